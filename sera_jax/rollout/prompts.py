@@ -1,0 +1,130 @@
+"""What an agent reads: templates filled from the world, and their exact token ids.
+
+A history is never rendered again. The opening is rendered once through the tokenizer's own chat
+template; every later turn contributes only the ids of its own new segment, so that a node's tokens
+are always (previous ids + generated ids + new segment) as the server saw them.
+
+A template set is a folder of four Jinja files: `system`, `opening`, `observation` and `notice`.
+`full` speaks to an instruction model, `compact` spends few tokens for the small model; both ask
+for the same protocol.
+"""
+
+import pathlib
+import re
+from collections.abc import Sequence
+
+import jinja2
+
+from sera_jax.worlds.base import StepResult, Task, World
+
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
+# Closing tags of the protocol: a tokenizer that has them as single tokens can stop right there.
+CLOSERS = ("</action>", "</finish>", "</delegate>", '"}</delegate>', '"}]}</delegate>')
+_MARK = "\u2402"  # stands for content while the chat template's own text is read off
+
+
+class Prompts:
+    """Turns situations into token ids for one benchmark, style and tokenizer.
+
+    `tokenizer` is a transformers tokenizer with a chat template.
+    """
+
+    def __init__(self, tokenizer, benchmark: str, style: str):
+        folder = TEMPLATES / benchmark / style
+        if not folder.is_dir():
+            known = sorted(str(p.relative_to(TEMPLATES)) for p in TEMPLATES.glob("*/*"))
+            raise ValueError(f"no prompt templates at {folder}; there are {', '.join(known)}")
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(folder),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates = {p.stem: environment.get_template(p.name) for p in folder.glob("*.jinja")}
+        self._tokenizer = tokenizer
+        specials = sorted(set(tokenizer.all_special_tokens), key=len, reverse=True)
+        self._specials = re.compile("|".join(map(re.escape, specials)) or r"(?!)")
+        self._turn = _next_turn_text(tokenizer)
+        vocabulary = tokenizer.get_vocab()
+        closers = [vocabulary[text] for text in CLOSERS if text in vocabulary]
+        self.stop_ids = tuple(sorted({tokenizer.eos_token_id, *closers}))
+
+    def opening(
+        self,
+        task: Task,
+        goal: str | None,
+        world: World,
+        agent: str,
+        *,
+        depth: int,
+        max_depth: int,
+        max_steps: int,
+        can_delegate: bool,
+    ) -> list[int]:
+        """Ids of a node's first prompt, generation prompt included. `goal` None: the root."""
+        values = dict(
+            task=task,
+            goal=goal,
+            depth=depth,
+            max_depth=max_depth,
+            max_steps=max_steps,
+            can_delegate=can_delegate,
+            first=self.observation(world, agent, None),
+            budget=world.state(agent)["steps_left"],
+        )
+        messages = []
+        for role, name in (("system", "system"), ("user", "opening")):
+            content = self._clean(self._templates[name].render(values).strip())
+            if content:
+                messages.append({"role": role, "content": content})
+        text = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return self.encode(text)
+
+    def observation(self, world: World, agent: str, result: StepResult | None) -> str:
+        """Text of what `agent` perceives after its command (None: before its first)."""
+        return (
+            self._templates["observation"]
+            .render(world=world, agent=agent, state=world.state(agent), result=result)
+            .strip()
+        )
+
+    def notice(self, kind: str, **values) -> str:
+        """Text of what the loop, not the world, has to say (kinds: see the template)."""
+        return self._templates["notice"].render(kind=kind, **values).strip()
+
+    def next_turn(self, text: str, closed: bool) -> list[int]:
+        """Ids between one response and the next: end of turn, the user's turn, generation prompt.
+
+        `closed`: the response ended with a stop token of its own.
+        """
+        end, before, after = self._turn
+        return self.encode(("" if closed else end) + before + self._clean(text) + after)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of generated ids, without the special tokens that frame a turn."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _clean(self, text: str) -> str:
+        # Goals and messages are policy output: they must not open or close a turn. A blank, not
+        # nothing, since deleting a marker could join its neighbors into another one.
+        return self._specials.sub(" ", text)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text` as it stands, no special tokens added."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def _next_turn_text(tokenizer) -> tuple[str, str, str]:
+    """The chat template's text (ending an assistant turn, before, after) a user's next message."""
+    one = [{"role": "user", "content": "1"}, {"role": "assistant", "content": _MARK}]
+    two = [*one, {"role": "user", "content": _MARK}]
+    text = tokenizer.apply_chat_template(two, tokenize=False, add_generation_prompt=True)
+    parts = text.split(_MARK)
+    if len(parts) != 3:
+        raise ValueError("the tokenizer's chat template does not keep messages as they are")
+    between, after = parts[1:]
+    eos = tokenizer.eos_token
+    end = eos if between.startswith(eos) else ""
+    return end, between.removeprefix(end), after
