@@ -1,0 +1,25 @@
+"""TextWorld-Sync: several cooks, several dishes, one kitchen, one budget of actions."""
+
+from sera_jax.worlds.textworld_sync import oracle
+from sera_jax.worlds.textworld_sync.generator import FAMILIES, generate, generate_task
+from sera_jax.worlds.textworld_sync.tasks import (
+    Dependency,
+    Dish,
+    Ingredient,
+    Task,
+    load_published,
+)
+from sera_jax.worlds.textworld_sync.world import World
+
+__all__ = [
+    "FAMILIES",
+    "Dependency",
+    "Dish",
+    "Ingredient",
+    "Task",
+    "World",
+    "generate",
+    "generate_task",
+    "load_published",
+    "oracle",
+]
