@@ -1,0 +1,150 @@
+"""Sequences of tokens -> rows of fixed shape, several sequences a row."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+
+import flax.struct
+import jax
+import numpy as np
+
+from sera_jax import advantages as credit
+from sera_jax import trees
+
+Array = np.ndarray | jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """One trajectory. Entry t of every array speaks of token t itself."""
+
+    tokens: np.ndarray  # int32 [n]
+    mask: np.ndarray  # bool [n], true on trained tokens
+    behavior_logprobs: np.ndarray  # float32 [n], as the server returned them
+    advantages: np.ndarray  # float32 [n]
+    depth: int = 0
+
+    def __post_init__(self):
+        lengths = {field: len(getattr(self, field)) for field in ARRAYS}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"arrays of one sequence differ in length: {lengths}")
+
+    @property
+    def trained(self) -> int:
+        """Trained tokens; the first has no token before it to be predicted from."""
+        return int(np.sum(self.mask[1:]))
+
+
+ARRAYS = ("tokens", "mask", "behavior_logprobs", "advantages")
+
+
+@flax.struct.dataclass
+class Batch:
+    """One micro-batch, every field [B, T]. All but `tokens`, `segment_ids` and `positions`
+    speak of `targets[b, t]`, the token that follows `tokens[b, t]` in its segment."""
+
+    tokens: Array
+    targets: Array
+    segment_ids: Array  # 0: padding
+    positions: Array
+    mask: Array
+    behavior_logprobs: Array
+    advantages: Array
+    weights: Array  # depth weight w_d of the sequence (METHOD 4)
+
+
+def supervised(tokens: Seq[int], mask: Seq[bool], depth: int = 0) -> Sequence:
+    """A sequence for losses.cross_entropy, which reads neither log-probs nor advantages."""
+    zeros = np.zeros(len(tokens), np.float32)
+    return Sequence(np.asarray(tokens, np.int32), np.asarray(mask, bool), zeros, zeros, depth)
+
+
+def from_trees(
+    records: Iterable[trees.Tree], advantages: Iterable[Mapping[str, float]]
+) -> list[Sequence]:
+    """Execution objective: every token the policy generated in a node that has an advantage."""
+    return [
+        _from_node(tree, node, values[node.id])
+        for tree, values in zip(records, advantages, strict=True)
+        for node in tree.nodes
+        if node.id in values and node.tokens
+    ]
+
+
+def _from_node(tree: trees.Tree, node: trees.Node, advantage: float) -> Sequence:
+    length = len(node.tokens)
+    mask, logprobs = np.zeros(length, bool), np.zeros(length, np.float32)
+    for index, step in enumerate(node.steps):
+        if step.end > length or len(step.logprobs) != step.end - step.start:
+            raise ValueError(
+                f"tree {tree.task_id}, node {node.id}, step {index}: {len(step.logprobs)} "
+                f"log-probs for tokens {step.start}:{step.end} of {length}"
+            )
+        mask[step.start : step.end] = True
+        logprobs[step.start : step.end] = step.logprobs
+    tokens = np.asarray(node.tokens, np.int32)
+    return Sequence(tokens, mask, logprobs, np.full(length, advantage, np.float32), node.depth)
+
+
+def pack(sequences: Iterable[Sequence], *, row_length: Seq[int], rows: int) -> list[Batch]:
+    """Packs one optimizer batch into micro-batches of shape [rows, T], T one of `row_length`.
+
+    Longest first, each into the first row with room, in batches already opened; else a batch of
+    the shortest sufficient length is opened. Sequences without a trained token are dropped, and
+    depth weights are those of all that remain (METHOD 4), so that they do not depend on packing.
+    """
+    kept = [sequence for sequence in sequences if sequence.trained]
+    weights = credit.depth_weights([sequence.depth for sequence in kept]) if kept else []
+    lengths = sorted(row_length)
+    opened: list[_Rows] = []
+    # sorted() is stable: equal lengths keep their order, and packing is reproducible.
+    for sequence, weight in sorted(
+        zip(kept, weights, strict=True), key=lambda pair: -len(pair[0].tokens)
+    ):
+        needed = len(sequence.tokens) - 1
+        if not any(batch.add(sequence, weight) for batch in opened):
+            fitting = [length for length in lengths if length >= needed]
+            if not fitting:
+                raise ValueError(
+                    f"a sequence of {len(sequence.tokens)} tokens fits no row of {lengths}; "
+                    "raise row_length, or lower the context length of the rollouts"
+                )
+            opened.append(_Rows(rows, fitting[0]))
+            opened[-1].add(sequence, weight)
+    return [batch.finish() for batch in opened]
+
+
+class _Rows:
+    """A micro-batch being filled."""
+
+    def __init__(self, rows: int, length: int):
+        self.length, self.used, self.segments = length, [0] * rows, [0] * rows
+        kinds = {name: np.int32 for name in ("tokens", "targets", "segment_ids", "positions")}
+        kinds |= {"mask": np.bool_}
+        kinds |= {name: np.float32 for name in ("behavior_logprobs", "advantages", "weights")}
+        self.arrays = {name: np.zeros((rows, length), kind) for name, kind in kinds.items()}
+
+    def add(self, sequence: Sequence, weight: float) -> bool:
+        """Puts the sequence into the first row with room; False where none has."""
+        size = len(sequence.tokens) - 1
+        row = next((r for r, used in enumerate(self.used) if used + size <= self.length), None)
+        if row is None:
+            return False
+        self.segments[row] += 1
+        values = {
+            "tokens": sequence.tokens[:-1],
+            "targets": sequence.tokens[1:],
+            "segment_ids": self.segments[row],
+            "positions": np.arange(size),
+            "mask": sequence.mask[1:],
+            "behavior_logprobs": sequence.behavior_logprobs[1:],
+            "advantages": sequence.advantages[1:],
+            "weights": weight,
+        }
+        for name, value in values.items():
+            self.arrays[name][row, self.used[row] : self.used[row] + size] = value
+        self.used[row] += size
+        return True
+
+    def finish(self) -> Batch:
+        return Batch(**self.arrays)
