@@ -41,7 +41,7 @@ class Prompts:
             lstrip_blocks=True,
         )
         self._templates = {p.stem: environment.get_template(p.name) for p in folder.glob("*.jinja")}
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         specials = sorted(set(tokenizer.all_special_tokens), key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials)) or r"(?!)")
         self._turn = _next_turn_text(tokenizer)
@@ -77,7 +77,7 @@ class Prompts:
             content = self._clean(self._templates[name].render(values).strip())
             if content:
                 messages.append({"role": role, "content": content})
-        text = self._tokenizer.apply_chat_template(
+        text = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
         return self.encode(text)
@@ -104,7 +104,7 @@ class Prompts:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of generated ids, without the special tokens that frame a turn."""
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _clean(self, text: str) -> str:
         # Goals and messages are policy output: they must not open or close a turn. A blank, not
@@ -113,7 +113,7 @@ class Prompts:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as it stands, no special tokens added."""
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
 
 def _next_turn_text(tokenizer) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable
 
-from sera_jax.rollout import node, tree
+from sera_jax.rollout import situation as situations, tree
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.serving.client import Generation
 from sera_jax.trees import Tree
@@ -74,7 +74,7 @@ def demonstrator(task: tws.Task, prompts: Prompts, mistakes: Mistakes, rng: rand
     plans: dict[str, _Plan] = {}
     goals = {dish.dish_id: goal_text(dish) for dish in task.dishes}
 
-    async def respond(situation: node.Situation) -> Generation:
+    async def respond(situation: situations.Situation) -> Generation:
         await asyncio.sleep(0)  # siblings take turns, as they do against a server
         if situation.agent not in plans:
             plans[situation.agent] = _make_plan(task, situation, mistakes, rng)
@@ -86,7 +86,7 @@ def demonstrator(task: tws.Task, prompts: Prompts, mistakes: Mistakes, rng: rand
 
 
 def _make_plan(
-    task: tws.Task, situation: node.Situation, mistakes: Mistakes, rng: random.Random
+    task: tws.Task, situation: situations.Situation, mistakes: Mistakes, rng: random.Random
 ) -> _Plan:
     def happens(chance: float) -> bool:
         return rng.random() < chance
@@ -119,7 +119,7 @@ def tight(task: tws.Task) -> bool:
 
 def _response(
     plan: _Plan,
-    situation: node.Situation,
+    situation: situations.Situation,
     goals: dict[str, str],
     mistakes: Mistakes,
     rng: random.Random,
@@ -145,7 +145,7 @@ def _response(
 
 
 def _root_response(
-    plan: _Plan, situation: node.Situation, goals: dict[str, str], state: dict
+    plan: _Plan, situation: situations.Situation, goals: dict[str, str], state: dict
 ) -> str:
     if plan.alone:
         command = tws.oracle.next_action(situation.world, situation.agent)
@@ -187,7 +187,7 @@ def _delegate(goals: list[str]) -> str:
 async def play(
     tasks: list[tws.Task],
     prompts: Prompts,
-    config: tree.RolloutConfig,
+    config: situations.RolloutConfig,
     mistakes: Mistakes,
     seed: int,
     progress: Callable[[int], None] = lambda done: None,

@@ -61,7 +61,7 @@ def train(
     )
     # The fixed strings are cut out beforehand, as they will be when the tokenizer is used.
     cut = re.compile("|".join(re.escape(text) for text in sorted(fixed, key=len, reverse=True)))
-    tokenizer.train_from_iterable(
+    tokenizer.train_from_iterator(
         (piece for text in corpus for piece in cut.split(text) if piece), trainer
     )
     tokenizer.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in fixed])

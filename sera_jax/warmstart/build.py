@@ -1,0 +1,149 @@
+"""Makes the small preset's first policy: play, tokenizer, supervised steps, checkpoint.
+
+The result is a Hugging Face folder like any other policy's, kept in a cache under a hash of
+everything it depends on, so that a second run starts at once.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+
+import jax
+import numpy as np
+
+from sera_jax import batching, train_step
+from sera_jax.progress import Progress
+from sera_jax.model import huggingface, qwen3, sharding
+from sera_jax.rollout import prompts as wording
+from sera_jax.rollout.situation import RolloutConfig
+from sera_jax.trees import Tree
+from sera_jax.warmstart import demonstrations, tokenizer
+from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync import curriculum
+
+PACKAGE = pathlib.Path(__file__).parents[1]
+# Files whose change makes another first policy.
+SOURCES = ("warmstart", "rollout", "worlds/textworld_sync", "model/qwen3.py", "train_step.py")
+CORPUS_TREES = 64  # enough text to learn merges from; all its words occur
+
+
+def prepare(config) -> pathlib.Path:
+    """Folder of the first policy, from the cache or made now (minutes, with progress)."""
+    folder = cache_folder() / "warmstart" / _content_hash(config)
+    if (folder / "config.json").exists():
+        print(f"warm start: {folder} (cached)")
+        return folder
+    print(f"warm start: making {folder}")
+    prompts, trees = demonstrate(config)
+    params, model = imitate(config, prompts, trees)
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    partial.mkdir(parents=True)
+    prompts.tokenizer.save_pretrained(partial)
+    huggingface.export(params, model, partial)
+    shutil.rmtree(folder, ignore_errors=True)  # left by a run that died before its config.json
+    partial.rename(folder)
+    return folder
+
+
+def cache_folder() -> pathlib.Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(base) / "sera_jax"
+
+
+def demonstrate(config) -> tuple[wording.Prompts, list[Tree]]:
+    """Demonstration trees, and the prompts (with a tokenizer of their text) they were made with."""
+    start = config.warmstart
+    rng = random.Random(start.seed)
+    tasks = curriculum.fresh("warmstart", tuple(config.tasks.tiers), 0, start.tasks)
+    tasks = [demonstrations.shuffle_preparations(task, rng) for task in tasks]
+    names = sorted({item.name for t in tasks for dish in t.dishes for item in dish.recipe})
+    # A first tokenizer without merges spells the text out; the second is trained on that text.
+    spelled = _prompts(config, tokenizer.train([], names, start.vocabulary))
+    trees = _play(tasks[:CORPUS_TREES], spelled, config, context_length=1_000_000)
+    corpus = [spelled.tokenizer.decode(node.tokens) for tree in trees for node in tree.nodes]
+    prompts = _prompts(config, tokenizer.train(corpus, names, start.vocabulary))
+    with Progress("demonstrations", len(tasks), "trees") as progress:
+        trees = _play(tasks, prompts, config, config.rollout.context_length, progress)
+    return prompts, trees
+
+
+def imitate(config, prompts: wording.Prompts, trees: list[Tree]):
+    """(params, model config) after supervised steps on every agent's own tokens."""
+    start = config.warmstart
+    model = qwen3.Config(
+        vocab_size=len(prompts.tokenizer),
+        hidden_size=start.hidden_size,
+        intermediate_size=start.intermediate_size,
+        num_layers=start.num_layers,
+        num_heads=start.num_heads,
+        num_kv_heads=start.num_kv_heads,
+        head_dim=start.head_dim,
+        rope_theta=10_000.0,
+        max_position_embeddings=config.rollout.context_length,
+    )
+    optimizer = train_step.make_optimizer(
+        start.learning_rate, warmup_steps=10, cosine_steps=start.steps, weight_decay=0.01
+    )
+    setup = train_step.Setup(model, optimizer, mesh=sharding.make_mesh())
+    state = train_step.init_state(qwen3.init(jax.random.key(start.seed), model), setup)
+    sequences = batching.from_trees(trees, [{n.id: 1.0 for n in t.nodes} for t in trees])
+    rng = np.random.default_rng(start.seed)
+    queue: list[batching.Batch] = []
+    with Progress("warm start", start.steps, "steps") as progress:
+        for step in range(start.steps):
+            if not queue:
+                queue = _epoch(sequences, config, rng)
+            state, metrics = train_step.update(state, [queue.pop()], "cross_entropy", setup)
+            progress(step + 1, f"loss {float(metrics['loss']):.3f}")
+    return jax.device_get(state.params), model
+
+
+def _epoch(sequences, config, rng: np.random.Generator) -> list[batching.Batch]:
+    """All sequences once, in random batches of a few rows each."""
+    length = max(config.train.row_lengths)
+    rows = max(1, config.warmstart.batch_tokens // length)
+    order = rng.permutation(len(sequences))
+    # Packed in random groups: packing everything at once would sort the epoch by length.
+    groups = np.array_split(order, max(1, sum(len(s.tokens) for s in sequences) // (rows * length)))
+    batches = []
+    for group in groups:
+        members = [sequences[i] for i in group]
+        batches += batching.pack(members, row_length=(length,), rows=rows)
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _play(tasks, prompts, config, context_length: int, progress=lambda done: None) -> list[Tree]:
+    limits = RolloutConfig(
+        context_length=context_length,
+        max_new_tokens=context_length,
+        max_depth=config.rollout.max_depth,
+        max_steps=config.rollout.max_steps,
+    )
+    mistakes = demonstrations.Mistakes()
+    seed = config.warmstart.seed
+    return asyncio.run(demonstrations.play(tasks, prompts, limits, mistakes, seed, progress))
+
+
+def _prompts(config, trained) -> wording.Prompts:
+    return wording.Prompts(trained, config.benchmark, config.prompts)
+
+
+def _content_hash(config) -> str:
+    settings = {
+        "warmstart": config.warmstart.to_dict(),
+        "rollout": config.rollout.to_dict(),
+        "tiers": list(config.tasks.tiers),
+        "prompts": config.prompts,
+        "rows": list(config.train.row_lengths),
+    }
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for source in SOURCES:
+        path = PACKAGE / source
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.suffix in (".py", ".jinja"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
