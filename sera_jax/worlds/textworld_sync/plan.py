@@ -63,6 +63,7 @@ class Plan:
             for dish in task.dishes
             for ingredient in dish.recipe
         )
+        self.names = tuple(item.name for item in self.items)
         self.recipes = _recipes(task)
         self.capacity = (task.resource_capacity or {}).get("inventory", int(task.limit_inventory))
         self.items_in = {
@@ -71,7 +72,7 @@ class Plan:
         }
         self.moves = {room: dict(_moves(room, self.rooms)) for room in self.rooms}
         self.opening = {room: [*ALWAYS, *moves] for room, moves in self.moves.items()}
-        self.take = tuple(f"take {item.name}" for item in self.items)
+        self.take = tuple(f"take {name}" for name in self.names)
         self.effects = dict(self._effects())
 
     def _effects(self):

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 def observation(world: "World", agent: str) -> str:
     """Where the agent is, what the team has and lacks, and what can be done."""
     plan, room = world.plan, world.location[agent]
-    names = [plan.items[i].name for i in world.visible(room)]
+    names = [plan.names[i] for i in world.visible(room)]
     lines = [f"You are in the {room}. Ingredients here: {', '.join(names) or 'none'}."]
-    lines += [inventory(world), *_dishes(world)]
+    lines.append(inventory(world))
+    lines += [f"{dish}: {_dish(world, d)}." for d, dish in enumerate(plan.dishes)]
     if not world.gate_open:
         behind = [dish for dish in plan.dishes if dish in plan.gated]
         hides = f"; the ingredients of {', '.join(behind)} are behind it" if behind else ""
@@ -28,8 +29,8 @@ def observation(world: "World", agent: str) -> str:
 
 def inventory(world: "World") -> str:
     """What the whole team holds; it has one inventory."""
-    items = world.plan.items
-    held = [f"{items[i].name} (still to be {', '.join(world.needs(i))})" for i in world.inventory]
+    names = world.plan.names
+    held = [f"{names[i]} (still to be {', '.join(world.needs(i))})" for i in world.inventory]
     room = f" (room for {world.plan.capacity})" if world.plan.capacity else ""
     return f"The team holds{room}: {'; '.join(held) or 'nothing'}."
 
@@ -68,24 +69,18 @@ def over(world: "World") -> str:
     return "The team has no actions left. The task is over."
 
 
-def _dishes(world: "World") -> list[str]:
-    plan = world.plan
-    lines = []
-    for d, recipe in enumerate(plan.recipes):
-        if d in world.eaten:
-            lines.append(f"{plan.dishes[d]}: eaten.")
-        elif d in world.cooked:
-            lines.append(f"{plan.dishes[d]}: prepared, to be eaten.")
-        else:
-            ready = [plan.items[i].name for i in recipe if i in world.counter]
-            missing = [plan.items[i].name for i in recipe if i not in world.taken]
-            if len(ready) == len(recipe):
-                lines.append(f"{plan.dishes[d]}: all ingredients ready, to be prepared.")
-                continue
-            parts = [f"ready on the counter {', '.join(ready)}"] if ready else []
-            parts += [f"not yet fetched {', '.join(missing)}"] if missing else []
-            lines.append(f"{plan.dishes[d]}: {'; '.join(parts) or 'its ingredients are held'}.")
-    return lines
+def _dish(world: "World", d: int) -> str:
+    if d in world.eaten:
+        return "eaten"
+    if d in world.cooked:
+        return "prepared, to be eaten"
+    names, recipe, counter = world.plan.names, world.plan.recipes[d], world.counter
+    ready = [names[i] for i in recipe if i in counter]
+    if len(ready) == len(recipe):
+        return "all ingredients ready, to be prepared"
+    missing = [names[i] for i in recipe if i not in world.taken]
+    have = f"ready on the counter {', '.join(ready)}" if ready else "nothing ready yet"
+    return f"{have}; not yet fetched {', '.join(missing)}" if missing else have
 
 
 def _event(world: "World", effect: Effect) -> str:
@@ -101,7 +96,7 @@ def _event(world: "World", effect: Effect) -> str:
             return f"You prepare {plan.dishes[target]}."
         case "eat":
             return f"You eat {plan.dishes[target]}."
-    name = plan.items[target].name
+    name = plan.names[target]
     ready = " It is as its recipe wants it and lies on the counter." * (target in world.counter)
     if effect.work:
         return f"The {name} is now {', '.join(sorted(effect.work.gives))}.{ready}"

@@ -207,12 +207,12 @@ class World:
 
     def state(self, agent: str) -> dict[str, Any]:
         """The facts as data, as `agent` sees them; names instead of numbers."""
-        plan, items = self.plan, self.plan.items
+        plan, names = self.plan, self.plan.names
         return {
             "location": self.location[agent],
             "valid": sorted(self.valid_actions(agent)),
-            "inventory": [items[i].name for i in self.inventory],
-            "prepared": sorted(items[i].name for i in self.counter),
+            "inventory": [names[i] for i in self.inventory],
+            "prepared": sorted(names[i] for i in self.counter),
             "meals_prepared": [plan.dishes[d] for d in sorted(self.cooked)],
             "meals_eaten": [plan.dishes[d] for d in sorted(self.eaten)],
             "gate_open": self.gate_open,
@@ -220,8 +220,8 @@ class World:
             "steps_left": self.steps_left,
             "done": self.done,
             "success": self.success,
-            "sees": [items[i].name for i in self.visible(self.location[agent])],
-            "holding": [(items[i].name, self.needs(i)) for i in self.inventory],
+            "sees": [names[i] for i in self.visible(self.location[agent])],
+            "holding": [(names[i], self.needs(i)) for i in self.inventory],
             "can_prepare": [plan.dishes[d] for d in self.can_prepare()],
             "can_eat": [plan.dishes[d] for d in self.can_eat()],
         }
