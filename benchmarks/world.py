@@ -1,6 +1,6 @@
 """Speed of the TextWorld-Sync world on one core.
 
-    python benchmarks/world.py
+    python -m benchmarks.world
 
 Prints the time of a copy, actions a second (each with its observation and the valid actions after
 it), and the time in which all splits are generated. Fixed tasks, a fixed line of play.

@@ -140,5 +140,5 @@ def _item_reason(world: "World", agent: str, effect: Effect) -> str:
         return f"the team does not hold {item.name}."
     if effect.work in world.works(i):
         tool = effect.work.tool
-        return f"the {tool} rests for {world.cooldowns[tool]} more team actions."
+        return f"the {tool} rests for {world.cooldowns[tool]} more team actions, this one included."
     return f"that has been done to {item.name}."
