@@ -107,7 +107,7 @@ async def run_node(assignment: Assignment, episode: Episode, delegate: Delegate)
         if outcome.status:
             return end(outcome.status, message=parsed.message or None)
         segment = tuple(prompts.next_turn(outcome.observation, closed))
-    return end("out_of_steps")
+    return end("done" if assignment.world.done else "out_of_steps")
 
 
 def _opening(assignment: Assignment, episode: Episode) -> tuple[int, ...]:

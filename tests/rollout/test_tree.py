@@ -121,6 +121,11 @@ def test_the_world_ending_ends_everybody():
     assert tree.reward == 1.0 and tree.root.verified is True
 
 
+def test_a_last_step_whose_children_end_the_world_is_not_out_of_steps():
+    tree = play({"0": [delegate("a")], "0.0": [UP]}, world=CountingWorld(1), max_steps=1)
+    assert [n.status for n in tree.nodes] == ["done", "done"]
+
+
 def test_every_child_is_judged_once_when_it_ends():
     calls = []
 
