@@ -6,17 +6,15 @@
         checkpoints.save(step, state, {"seed": 0, "cursor": 17, "version": "17"})
 
 A save is written in the background and appears under its name only when it is complete. Orbax
-notices missing and cut files but hands back a flipped bit of an array without complaint, so a
-checksum of every array is saved along and compared on the way back.
+hands back a flipped bit of an array without complaint, so a checksum of every array is saved
+along and compared on the way back.
 """
 
-import contextlib
 import dataclasses
 import json
 import logging
 import math
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -27,6 +25,7 @@ from jax.experimental import multihost_utils
 logger = logging.getLogger(__name__)
 
 PyTree = Any
+SIZES = "file_sizes.json"
 
 
 class CheckpointError(Exception):
@@ -78,6 +77,7 @@ class Checkpoints:
                 f"{self.folder} already has checkpoint {self.latest_step}, so {step} cannot be "
                 "saved: resume from it, or use a new run folder"
             )
+        self.wait()
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             extras=ocp.args.JsonSave(extras),
@@ -88,19 +88,24 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when the save in progress, if any, is on disk; raises if it failed."""
         self._manager.wait_until_finished()
+        if jax.process_index() != 0:
+            return
+        for folder in (self.folder / str(step) for step in self.steps):
+            if not (folder / SIZES).exists():
+                (folder / SIZES).write_text(json.dumps(_file_sizes(folder), indent=0))
 
     def restore(self, step: int, template: PyTree) -> Restored:
         """One checkpoint, into the structure, dtypes and shardings of `template`.
 
         `template` holds arrays or `jax.ShapeDtypeStruct`s and is left as it is.
         """
+        self._check_files(step)
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(template),
             extras=ocp.args.JsonRestore(),
             checksums=ocp.args.JsonRestore(),
         )
-        with _quiet_asyncio():
-            restored = self._manager.restore(step, args=items)
+        restored = self._manager.restore(step, args=items)
         actual = checksums(restored.state)
         wrong = sorted(k for k, value in restored.checksums.items() if actual.get(k) != value)
         if wrong:
@@ -113,35 +118,49 @@ class Checkpoints:
         Damaged newer ones are named in a warning and set aside, so that the run can write these
         steps again. If none can be read the fault is rather in `template`: nothing is touched.
         """
-        failures: dict[int, Exception] = {}
+        failures: dict[int, str] = {}
         for step in reversed(self.steps):
             try:
                 restored = self.restore(step, template)
             except Exception as error:  # orbax raises bare Exception for a cut file
-                failures[step] = error
+                failures[step] = _first_line(error)
                 continue
-            for damaged, error in failures.items():
-                self._set_aside(damaged, step, error)
+            for damaged, reason in failures.items():
+                self._set_aside(damaged, step, reason)
             return restored
         if not failures:
             return None
-        step, error = next(iter(failures.items()))
+        step, reason = next(iter(failures.items()))
         raise CheckpointError(
             f"none of the {len(failures)} checkpoints in {self.folder} fits this state; {step}: "
-            f"{_first_line(error)}\nCheck that model and optimizer are those of the run."
-        ) from error
+            f"{reason}\nCheck that model and optimizer are those of the run."
+        )
 
     def close(self) -> None:
         """Finishes the save in progress and stops the background threads."""
+        self.wait()
         self._manager.close()
 
-    def _set_aside(self, step: int, used: int, error: Exception) -> None:
+    def _check_files(self, step: int) -> None:
+        """Refuses a checkpoint with missing or cut files, on which orbax prints for pages.
+
+        The list is absent where the process ended just after the save; then orbax decides.
+        """
+        folder = self.folder / str(step)
+        if not (folder / SIZES).exists():
+            return
+        present = _file_sizes(folder)
+        for name, size in json.loads((folder / SIZES).read_text()).items():
+            if present.get(name) != size:
+                raise CheckpointError(f"{name} has {present.get(name, 0)} of {size} bytes")
+
+    def _set_aside(self, step: int, used: int, reason: str) -> None:
         source = self.folder / str(step)
         target = _free_name(self.folder / f"damaged-{step}")
         logger.warning(
             "checkpoint %s is damaged (%s): using %d, moved it to %s",
             source,
-            _first_line(error),
+            reason,
             used,
             target.name,
         )
@@ -176,16 +195,9 @@ def _checksum(x: jax.Array) -> jax.Array:
     return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
 
 
-@contextlib.contextmanager
-def _quiet_asyncio() -> Iterator[None]:
-    """Orbax abandons its other reads when one fails; asyncio would print a page for each."""
-    log = logging.getLogger("asyncio")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
+def _file_sizes(folder: pathlib.Path) -> dict[str, int]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != SIZES]
+    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(files)}
 
 
 def _free_name(path: pathlib.Path) -> pathlib.Path:
