@@ -1,0 +1,52 @@
+"""The embedded policy server: python -m launch.serve --model=FOLDER --port=30000"""
+
+import os
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("model", None, "Checkpoint folder in the Hugging Face layout.", required=True)
+flags.DEFINE_string("host", "127.0.0.1", "Address to bind; keep it local unless keys are set.")
+flags.DEFINE_integer("port", 30000, "0 picks a free port; the URL is printed.")
+flags.DEFINE_integer("context_length", 768, "Longest prompt plus answer, in tokens.")
+flags.DEFINE_integer("slots", 64, "Conversations held at once, over all replicas.")
+flags.DEFINE_integer("replicas", 2, "Devices that sample; on a CPU about one a core.")
+flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of weights and cache.")
+flags.DEFINE_string("weight_version", "default", "Name of the weights at the start.")
+flags.DEFINE_integer("random_seed", 0, "For requests without a sampling_seed.")
+flags.DEFINE_integer("parent", 0, "Process to die with; 0: none.")
+
+
+def main(_) -> None:
+    from sera_jax.serving import embedded
+
+    if FLAGS.parent:
+        embedded.die_with_parent(FLAGS.parent)
+    # Before JAX starts: on a CPU each replica gets a device of its own.
+    count = f"--xla_force_host_platform_device_count={FLAGS.replicas}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
+
+    import asyncio
+
+    from sera_jax.serving import server
+
+    try:
+        served = server.load(
+            FLAGS.model,
+            context=FLAGS.context_length,
+            seed=FLAGS.random_seed,
+            slots=FLAGS.slots,
+            replicas=FLAGS.replicas,
+            version=FLAGS.weight_version,
+            dtype=FLAGS.dtype,
+        )
+        ready = lambda url: print(f"{embedded.READY}{url}", flush=True)  # noqa: E731
+        asyncio.run(server.serve(served, FLAGS.host, FLAGS.port, ready))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"serve: {error}") from None
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    app.run(main)

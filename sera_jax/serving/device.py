@@ -1,0 +1,108 @@
+"""A replica's arrays on its device, and the compiled calls over them."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from sera_jax.model import qwen3
+from sera_jax.serving import decoding
+from sera_jax.serving.requests import MAX_STOPS
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The fixed shapes of a replica's device calls; all are compiled before the first request."""
+
+    slots: int = 32
+    context: int = 768
+    block: int = 128  # positions of a cache block
+    rows: int = 8  # of a prefill call
+    chunk: int = 16  # tokens of a prefill row
+    steps: int = 4  # of a decode call
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.context // self.block)
+
+    @property
+    def buckets(self) -> list[int]:
+        """Numbers of blocks that calls are compiled for: 2, 3, 4, 6, 8, 12, ... and all."""
+        sizes, size = [], 2
+        while size < self.blocks:
+            sizes += [size, size * 3 // 2]
+            size *= 2
+        return [size for size in sizes if size < self.blocks] + [self.blocks]
+
+    def bucket(self, length: int) -> int:
+        """The fewest blocks that hold `length` positions."""
+        return next(size for size in self.buckets if size * self.block >= length)
+
+
+class Device:
+    """Host arrays in, host lists out; the cache is donated to every call that changes it."""
+
+    def __init__(self, weights, config: qwen3.Config, shapes: Shapes, device, dtype):
+        self.config, self.shapes, self.device, self.dtype = config, shapes, device, dtype
+        self.name = f"engine-{device.id}"
+        self.weights = self.place(weights)
+        with jax.default_device(device):
+            cache = decoding.empty_cache(config, shapes.slots, shapes.blocks, shapes.block, dtype)
+        self._cache = jax.device_put(cache, device)
+
+    def place(self, params: qwen3.Params) -> decoding.Weights:
+        """Parameters on this device, layers unstacked; by NumPy, so that nothing compiles."""
+        host = jax.tree.map(np.asarray, params)
+        return jax.device_put(decoding.unstack(host, self.config, self.dtype), self.device)
+
+    def warm_up(self) -> None:
+        """Compiles every shape; afterwards nothing compiles."""
+        s = self.shapes
+        tokens, rows = np.zeros((s.rows, s.chunk + 1), np.int32), np.zeros((s.rows, 4), np.int32)
+        state = np.zeros((s.slots, 4 + MAX_STOPS), np.int32)
+        for blocks in s.buckets:
+            self.prefill(tokens, rows, np.ones(s.rows, np.float32), blocks, False)
+            self.decode(state, np.ones(s.slots, np.float32), blocks)
+            self.copy((), (), blocks)
+        self.prefill(tokens, rows, np.ones(s.rows, np.float32), s.blocks, True)
+
+    def prefill(self, tokens, rows, temperature, blocks: int, score: bool):
+        """-> sampled tokens [R], their log-probs [R], scores [R, T] or None; as lists."""
+        with jax.default_device(self.device):
+            self._cache, sampled, logprobs, scores = decoding.prefill(
+                self.weights,
+                self._cache,
+                tokens,
+                rows,
+                temperature,
+                config=self.config,
+                blocks=blocks,
+                score=score,
+            )
+        return _lists(sampled), _lists(logprobs), _lists(scores) if score else None
+
+    def decode(self, state, temperature, blocks: int):
+        """-> tokens and log-probs as lists [B][S]; -1 where a slot did not run."""
+        with jax.default_device(self.device):
+            self._cache, tokens, logprobs = decoding.decode(
+                self.weights,
+                self._cache,
+                state,
+                temperature,
+                config=self.config,
+                blocks=blocks,
+                steps=self.shapes.steps,
+            )
+        return _lists(tokens), _lists(logprobs)
+
+    def copy(self, sources, targets, blocks: int) -> None:
+        """Copies the first blocks of up to R slots; a source may be a running one."""
+        s = self.shapes
+        padding = s.rows - len(sources)
+        pairs = np.array([[*sources, *[0] * padding], [*targets, *[s.slots] * padding]], np.int32)
+        with jax.default_device(self.device):
+            self._cache = decoding.copy_slots(self._cache, *pairs, blocks=blocks)
+
+
+def _lists(array) -> list:
+    return np.asarray(array).tolist()
