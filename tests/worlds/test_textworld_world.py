@@ -183,6 +183,20 @@ def test_agents_stand_apart_and_join_where_told():
         world.join("lost", "attic")
 
 
+def test_nothing_remembered_goes_stale():
+    task = tws.generate_task("test", "extreme", "dependency_gate", 823400, "t")
+    world, history = tws.World(task), []
+    while (command := tws.oracle.next_action(world, "root")) is not None:
+        world.observe("root")
+        world.step("root", command)
+        history.append(command)
+        fresh = tws.World(task)  # has observed nothing
+        for earlier in history:
+            fresh._carry_out("root", fresh.plan.effects[earlier])
+        fresh.cooldowns, fresh.steps_left = world.cooldowns, world.steps_left
+        assert world.copy().observe("root") == fresh.observe("root") == world.observe("root")
+
+
 def test_copy_is_independent():
     world = tws.World(kitchen(tool_cooldown_steps=1, include_doors=True))
     play(world, "take carrot", "dice carrot")

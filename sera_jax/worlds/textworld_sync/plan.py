@@ -29,10 +29,12 @@ class Work(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a valid command does: `kind` names the rule, `target` an item, dish or room."""
+    """What a valid command does: `kind` names the rule, `target` an item, dish or room, and
+    `dish` the dish that it brings further."""
 
     kind: str
     target: int | str = ""
+    dish: int | None = None
     work: Work | None = None
 
 
@@ -82,13 +84,13 @@ class Plan:
         yield "take knife", Effect("nothing")
         for moves in self.moves.values():
             yield from ((command, Effect("go", room)) for command, room in moves.items())
-        for i, item in enumerate(self.items):
-            yield self.take[i], Effect("take", i)
-            yield from ((work.command, Effect("cut", i, work)) for work in item.cuts)
-            yield from ((work.command, Effect("cook", i, work)) for work in item.cooks)
         for d, dish in enumerate(self.dishes):
-            yield f"prepare {dish}", Effect("prepare", d)
-            yield f"eat {dish}", Effect("eat", d)
+            yield f"prepare {dish}", Effect("prepare", d, d)
+            yield f"eat {dish}", Effect("eat", d, d)
+            for i in self.recipes[d]:
+                yield self.take[i], Effect("take", i, d)
+                yield from ((w.command, Effect("cut", i, d, w)) for w in self.items[i].cuts)
+                yield from ((w.command, Effect("cook", i, d, w)) for w in self.items[i].cooks)
 
 
 def _item(ingredient: Ingredient, gated: bool) -> Item:

@@ -13,8 +13,7 @@ def observation(world: "World", agent: str) -> str:
     plan, room = world.plan, world.location[agent]
     names = [plan.names[i] for i in world.visible(room)]
     lines = [f"You are in the {room}. Ingredients here: {', '.join(names) or 'none'}."]
-    lines.append(inventory(world))
-    lines += [f"{dish}: {_dish(world, d)}." for d, dish in enumerate(plan.dishes)]
+    lines += [inventory(world), *world.progress()]
     if not world.gate_open:
         behind = [dish for dish in plan.dishes if dish in plan.gated]
         hides = f"; the ingredients of {', '.join(behind)} are behind it" if behind else ""
@@ -69,7 +68,12 @@ def over(world: "World") -> str:
     return "The team has no actions left. The task is over."
 
 
-def _dish(world: "World", d: int) -> str:
+def progress(world: "World", d: int) -> str:
+    """How far dish number `d` is."""
+    return f"{world.plan.dishes[d]}: {_progress(world, d)}."
+
+
+def _progress(world: "World", d: int) -> str:
     if d in world.eaten:
         return "eaten"
     if d in world.cooked:

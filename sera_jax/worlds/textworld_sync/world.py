@@ -23,7 +23,7 @@ class World:
 
     __slots__ = (
         "plan", "location", "actual", "taken", "inventory", "counter", "cooked", "eaten",
-        "gate_open", "cooldowns", "steps_left", "_valid",
+        "gate_open", "cooldowns", "steps_left", "_valid", "_progress",
     )  # fmt: skip
 
     def __init__(self, task: Task):
@@ -39,6 +39,7 @@ class World:
         self.cooldowns: dict[str, int] = {}  # tool -> actions until it is free; free ones absent
         self.steps_left = task.action_budget
         self._valid: dict[str, list[str]] = {}  # valid actions worked out since the last change
+        self._progress: dict[int, str] = {}  # sentences about dishes unchanged since
 
     @property
     def task(self) -> Task:
@@ -75,6 +76,7 @@ class World:
         other.cooldowns = self.cooldowns.copy()
         other.steps_left = self.steps_left
         other._valid = {}
+        other._progress = self._progress.copy()
         return other
 
     # --- What can be done ----------------------------------------------------------------------
@@ -161,6 +163,7 @@ class World:
         return None
 
     def _carry_out(self, agent: str, effect: Effect) -> None:
+        self._progress.pop(effect.dish, None)
         match effect.kind:
             case "go":
                 self.location[agent] = effect.target
@@ -204,6 +207,13 @@ class World:
 
     def observe(self, agent: str) -> str:
         return text.observation(self, agent)
+
+    def progress(self) -> list[str]:
+        """A sentence about every dish."""
+        for d in range(len(self.plan.dishes)):
+            if d not in self._progress:
+                self._progress[d] = text.progress(self, d)
+        return [self._progress[d] for d in range(len(self.plan.dishes))]
 
     def state(self, agent: str) -> dict[str, Any]:
         """The facts as data, as `agent` sees them; names instead of numbers."""
