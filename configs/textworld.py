@@ -93,7 +93,7 @@ def small() -> ml_collections.ConfigDict:
     config.model.dtype = "float32"
     config.prompts = "compact"
 
-    config.rollout.context_length = 768
+    config.rollout.context_length = 512
     config.rollout.max_new_tokens = 48
     # Nothing in the objective charges for a child, so a small policy over-delegates: bounded here.
     config.rollout.max_children = 8
@@ -106,7 +106,7 @@ def small() -> ml_collections.ConfigDict:
     config.train.steps = 20
     config.train.learning_rate = 3e-4
     config.train.warmup_steps = 1
-    config.train.row_lengths = (512, 768)
+    config.train.row_lengths = (512,)
     config.train.rows = 8
     config.train.remat = "none"
     config.train.logprob_chunk = 128
@@ -132,7 +132,7 @@ def small() -> ml_collections.ConfigDict:
     config.warmstart.tasks = 1600  # demonstration trees
     config.warmstart.steps = 400
     config.warmstart.learning_rate = 3e-3
-    config.warmstart.batch_tokens = 4096
+    config.warmstart.rows = 8  # of the longest row length, a step
     return config
 
 

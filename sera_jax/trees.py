@@ -106,6 +106,7 @@ class Node:
         fields["score"] = Score.from_json(obj["score"]) if obj.get("score") else None
         fields["steps"] = tuple(Step.from_json(step) for step in obj.get("steps", ()))
         fields["tokens"] = tuple(fields.get("tokens", ()))
+        fields.setdefault("parent", None)
         return cls(**fields)
 
 

@@ -82,7 +82,9 @@ async def rollout(
         results = [(node.goal, node.message, node.status) for node in ended]
         answers = [prompts.notice("children", results=results)] if results else []
         answers += [prompts.notice(refusal)] if refusal else []
-        return tuple(child.id for child in children), "\n".join(answers)
+        # The children changed the world, or nothing did: the parent sees where it stands.
+        answers += [prompts.observation(parent.world, parent.id, None)]
+        return tuple(child.id for child in children), "\n".join(filter(None, answers))
 
     world.join(ROOT)
     await run(Assignment(ROOT, None, 0, None, config.max_steps, world))

@@ -104,8 +104,7 @@ def imitate(config, prompts: wording.Prompts, trees: list[Tree]):
 
 def _epoch(sequences, config, rng: np.random.Generator) -> list[batching.Batch]:
     """All sequences once, in random batches of a few rows each."""
-    length = max(config.train.row_lengths)
-    rows = max(1, config.warmstart.batch_tokens // length)
+    length, rows = max(config.train.row_lengths), config.warmstart.rows
     order = rng.permutation(len(sequences))
     # Packed in random groups: packing everything at once would sort the epoch by length.
     groups = np.array_split(order, max(1, sum(len(s.tokens) for s in sequences) // (rows * length)))

@@ -23,7 +23,7 @@ class CharacterPrompts:
         return encode(f"[{goal}|{agent}|{max_steps}]")
 
     def observation(self, world, agent, result):
-        return result.observation
+        return result.observation if result else ""
 
     def notice(self, kind, **values):
         return f"{kind}:" + "".join(str(value) for value in values.values())
