@@ -101,7 +101,7 @@ def ranking_reward(
     The scores and outcomes are of B attempts at one goal; attempts with an unparsable score or no
     verdict are dropped. None: no pair of a success and a failure, so no signal.
     """
-    gaps, _ = _success_failure_gaps(scores, outcomes)
+    gaps, _ = success_failure_gaps(scores, outcomes)
     if not gaps.size:
         return None
     return 0.0 - float(np.maximum(0.0, margin - gaps).mean())
@@ -114,7 +114,7 @@ def ranking_discrimination_reward(
 
     The ablation that also pays for spread; std is of the population of attempts kept.
     """
-    gaps, kept = _success_failure_gaps(scores, outcomes)
+    gaps, kept = success_failure_gaps(scores, outcomes)
     if not gaps.size:
         return None
     ranking = np.clip(gaps / margin, 0.0, 1.0).mean()
@@ -145,7 +145,7 @@ def _mean_outcome(tree: Tree, node: Node) -> float:
     return float(np.mean(outcomes)) if outcomes else 0.0
 
 
-def _success_failure_gaps(
+def success_failure_gaps(
     scores: Sequence[float | None], outcomes: Sequence[bool | None]
 ) -> tuple[np.ndarray, np.ndarray]:
     """s_i - s_j for every i in P and j in N, and the scores of all attempts kept."""

@@ -12,7 +12,10 @@ from sera_jax import checkpoints
 from sera_jax.checkpoints import CheckpointError, Checkpoints
 
 # Orbax abandons its other reads when one fails; Python complains when they are collected.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning"),
+]
 
 EXTRAS = {"seed": 7, "cursor": 24, "version": "3", "counters": {"judge_calls": 12}}
 
