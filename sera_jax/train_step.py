@@ -196,7 +196,7 @@ def _apply(state: TrainState, sums, setup: Setup):
     updates, opt_state = setup.optimizer.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     metrics = {name: value / tokens for name, value in scalars.items()}
-    metrics |= {"tokens": scalars["tokens"], "gradient_norm": optax.global_norm(gradients)}
+    metrics |= {"tokens": scalars["tokens"], "gradient_norm": optax.tree.norm(gradients)}
     new = TrainState(params, opt_state, state.step + 1)
     if setup.mesh is not None:
         new = jax.lax.with_sharding_constraint(new, state_shardings(setup))

@@ -1,0 +1,92 @@
+"""Meshes of fake devices give the update of one device."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from sera_jax.model import qwen3, sharding
+
+EIGHT_DEVICES = """
+import dataclasses, sys
+import jax, numpy as np, optax
+sys.path.insert(0, "tests")
+from sera_jax import batching, train_step
+from sera_jax.model import qwen3, sharding, huggingface
+from test_train_step import CONFIG, ragged
+
+batches = batching.pack(ragged(40), row_length=[16, 24], rows=8)
+config = dataclasses.replace(CONFIG, tie_embeddings=False)
+# Plain descent: Adam's first step would divide rounding noise by itself.
+optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0, momentum=0.9))
+
+
+def run(mesh):
+    setup = train_step.Setup(config, optimizer, chunk=8, mesh=mesh)
+    params = qwen3.init(jax.random.key(0), config)
+    state = train_step.init_state(params, setup)
+    for _ in range(2):
+        state, metrics = train_step.update(state, batches, "cispo", setup)
+    if mesh is not None:
+        wanted = train_step.state_shardings(setup)
+        jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim) or 1 / 0, state, wanted)
+    host = jax.tree.map(np.asarray, (state, metrics))
+    return host, jax.tree.map(lambda a, b: a - np.asarray(b), host[0].params, params)
+
+
+(one, moved), worst = run(None), 0.0
+for sizes in ((8, 1, 1), (4, 2, 1), (2, 2, 2)):
+    (many, also), _ = run(sharding.make_mesh(*sizes)), None
+    for a, b in zip(jax.tree.leaves((one, moved)), jax.tree.leaves((many, also)), strict=True):
+        worst = max(worst, np.linalg.norm(a - b) / np.linalg.norm(a))
+mesh = sharding.make_mesh(2, 2, 2)
+huggingface.export(one[0].params, config, sys.argv[1])
+loaded, _ = huggingface.load(sys.argv[1], mesh=mesh)
+huggingface.export(loaded, config, sys.argv[1] + "-again")
+again, _ = huggingface.load(sys.argv[1] + "-again")
+jax.tree.map(np.testing.assert_array_equal, again, one[0].params)
+assert len(loaded["layers"]["q"].sharding.device_set) == 8
+print("worst", worst)
+"""
+
+
+def test_three_meshes_equal_one_device(tmp_path):
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", EIGHT_DEVICES, str(tmp_path / "checkpoint")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout.split()[-1]) < 1e-5
+
+
+def test_the_mesh_uses_all_devices():
+    assert sharding.make_mesh(devices=jax.devices()[:1]).shape == {
+        "data": 1,
+        "fsdp": 1,
+        "tensor": 1,
+    }
+    with pytest.raises(ValueError, match="data=3 x fsdp=1 x tensor=1 does not use up the 1"):
+        sharding.make_mesh(3, devices=jax.devices()[:1])
+
+
+class Mesh222:
+    shape = {"data": 2, "fsdp": 2, "tensor": 2}
+
+
+def test_what_the_mesh_does_not_divide_is_replicated():
+    for axes, shape, expected in (
+        (("embed", "kv_heads", None), (16, 1, 8), P("fsdp", None, None)),
+        (("embed", "heads", None), (16, 2, 8), P("fsdp", "tensor", None)),
+        (("batch", None), (8, 5), P(("data", "fsdp"), None)),
+    ):
+        assert sharding.spec(axes, shape, Mesh222) == expected
+
+
+def test_every_axis_of_a_parameter_is_in_the_table():
+    declared = jax.tree.leaves(
+        qwen3.parameters(qwen3.Config(8, 8, 8, 1, 1, 1, 8, 1e6)), is_leaf=qwen3.is_parameter
+    )
+    assert {axis for leaf in declared for axis in leaf.axes} - {None} <= sharding.RULES.keys()
