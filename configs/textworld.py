@@ -78,8 +78,8 @@ def common() -> ml_collections.ConfigDict:
 
     config.server = ml_collections.ConfigDict()
     config.server.url = ""  # comma-separated; "": one is started on loopback
-    config.server.api_key_env = ""  # name of the variable that holds the key
-    config.server.admin_key_env = ""
+    config.server.api_key_env = "SERA_API_KEY"  # names of the variables that hold the keys
+    config.server.admin_key_env = "SERA_ADMIN_API_KEY"
     config.server.max_concurrency = 64
     config.server.timeout = 600.0  # seconds a request
     return config

@@ -9,14 +9,13 @@
 import asyncio
 import json
 import pathlib
-import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 
 from sera_jax import metrics
+from sera_jax.progress import Progress
 from sera_jax.trees import Tree
 from sera_jax.worlds.base import Task
 
@@ -37,13 +36,13 @@ async def evaluate(
     *,
     concurrency: int = 16,
     settings: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
+    title: str = "evaluation",
 ) -> list[Record]:
     """One rollout a task, at most `concurrency` at a time; records in the order of `tasks`.
 
     Each finished task is one line of `path`, and tasks found there are not run again. `settings`
     (checkpoint, temperature, limits) are kept beside it: resuming under others is refused.
-    `progress` is called with (done, total, successes), the latter of this run's and earlier lines.
+    The progress line is headed by `title`.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +51,7 @@ async def evaluate(
     metrics.rewrite_lines(path, lines)  # without a torn last line
     wanted = {task.task_id for task in tasks}
     records = {line["task_id"]: line for line in lines if line["task_id"] in wanted}
-    progress = progress or Progress(already_done=len(records))
+    progress = Progress(title, len(wanted), "tasks", done=len(records))
     slots = asyncio.Semaphore(concurrency)
 
     async def run(task: Task, file: TextIO) -> None:
@@ -67,10 +66,11 @@ async def evaluate(
                 ) from error
         records[task.task_id] = record_of(task, tree)
         metrics.append_line(file, records[task.task_id])
-        progress(len(records), len(wanted), sum(r["success"] for r in records.values()))
+        successes = sum(r["success"] for r in records.values())
+        progress(len(records), f"success {100 * successes / len(records):.1f} %")
 
     try:
-        with path.open("a") as file:
+        with path.open("a") as file, progress:
             async with asyncio.TaskGroup() as group:
                 for task in {t.task_id: t for t in tasks if t.task_id not in records}.values():
                     group.create_task(run(task, file))
@@ -128,40 +128,6 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
         rest = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *rest]).rstrip())
     return "\n".join(lines)
-
-
-class Progress:
-    """A line with count, success, rate and time left: rewritten in place on a terminal.
-
-    Elsewhere it is a plain line at most every `every` seconds, and one at the end.
-    """
-
-    def __init__(
-        self,
-        already_done: int = 0,
-        stream: TextIO | None = None,
-        every: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self._stream = stream or sys.stderr
-        self._every = every
-        self._clock = clock
-        self._already_done = already_done
-        self._start = self._last = clock()
-
-    def __call__(self, done: int, total: int, successes: int) -> None:
-        now = self._clock()
-        rate = (done - self._already_done) / max(now - self._start, 1e-9)
-        text = f"{done}/{total} tasks | success {100 * successes / done:.1f} %"
-        if rate > 0:
-            left = metrics.short_time((total - done) / rate)
-            text += f" | {60 * rate:.1f} tasks/min | {left} left"
-        if self._stream.isatty():
-            end = "\n" if done == total else ""
-            print(f"\r{text}\x1b[K", end=end, file=self._stream, flush=True)
-        elif done == total or now - self._last >= self._every:
-            self._last = now
-            print(text, file=self._stream, flush=True)
 
 
 def _check_settings(path: pathlib.Path, settings: Mapping[str, Any] | None) -> None:

@@ -1,6 +1,5 @@
 import asyncio
 import dataclasses
-import io
 import json
 
 import pytest
@@ -27,12 +26,8 @@ def tree_of(task, reward=1.0, **info):
     )
 
 
-def silent(*_):
-    pass
-
-
 def run(rollout_one, path, tasks=TASKS, **options):
-    return asyncio.run(ev.evaluate(tasks, rollout_one, path, **{"progress": silent, **options}))
+    return asyncio.run(ev.evaluate(tasks, rollout_one, path, **options))
 
 
 async def succeed_unless_hard(task):
@@ -138,27 +133,3 @@ def test_table_sets_before_beside_after(tmp_path):
         "tokens a task                            13.0                     13.0",
         "world actions a task                      5.0                      5.0",
     ]
-
-
-def test_progress_prints_plain_lines_seldom_when_not_on_a_terminal():
-    times = iter([0.0, 10.0, 30.0, 40.0, 60.0])
-    stream = io.StringIO()
-    progress = ev.Progress(already_done=2, stream=stream, every=30.0, clock=lambda: next(times))
-    for done in (3, 5, 6, 8):
-        progress(done, 8, successes=2)
-    assert stream.getvalue().splitlines() == [
-        "5/8 tasks | success 40.0 % | 6.0 tasks/min | 30s left",
-        "8/8 tasks | success 25.0 % | 6.0 tasks/min | 0s left",
-    ]
-
-
-def test_progress_rewrites_its_line_on_a_terminal():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    stream = Terminal()
-    progress = ev.Progress(stream=stream)
-    progress(1, 2, successes=1)
-    progress(2, 2, successes=1)
-    assert stream.getvalue().count("\r") == 2 and stream.getvalue().endswith("\x1b[K\n")

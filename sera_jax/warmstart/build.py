@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 import random
-import shutil
+import tempfile
 
 import jax
 import numpy as np
@@ -37,15 +37,12 @@ def prepare(config) -> pathlib.Path:
     if (folder / "config.json").exists():
         print(f"warm start: {folder} (cached)")
         return folder
-    print(f"warm start: making {folder}")
+    print(f"warm start: no policy yet, making one in {folder}")
     prompts, trees = demonstrate(config)
     params, model = imitate(config, prompts, trees)
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-    partial.mkdir(parents=True)
-    prompts.tokenizer.save_pretrained(partial)
-    huggingface.export(params, model, partial)
-    shutil.rmtree(folder, ignore_errors=True)  # left by a run that died before its config.json
-    partial.rename(folder)
+    with tempfile.TemporaryDirectory() as beside:
+        prompts.tokenizer.save_pretrained(beside)
+        huggingface.export(params, model, folder, tokenizer_dir=beside)
     return folder
 
 

@@ -1,6 +1,7 @@
 """TextWorld-Sync: several cooks, several dishes, one kitchen, one budget of actions."""
 
 from sera_jax.worlds.textworld_sync import oracle
+from sera_jax.worlds.textworld_sync.curriculum import evaluation_tasks, training_tasks
 from sera_jax.worlds.textworld_sync.generator import FAMILIES, generate, generate_task
 from sera_jax.worlds.textworld_sync.tasks import (
     Dependency,
@@ -18,8 +19,10 @@ __all__ = [
     "Ingredient",
     "Task",
     "World",
+    "evaluation_tasks",
     "generate",
     "generate_task",
     "load_published",
     "oracle",
+    "training_tasks",
 ]
