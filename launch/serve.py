@@ -26,6 +26,10 @@ def main(_) -> None:
     count = f"--xla_force_host_platform_device_count={FLAGS.replicas}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
 
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{cache}/sera_jax/xla")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
     import asyncio
 
     from sera_jax.serving import server

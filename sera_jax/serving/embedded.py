@@ -36,6 +36,7 @@ def embedded_server(
 
 def start(model: str | pathlib.Path, log: str | pathlib.Path, *flags: str) -> subprocess.Popen:
     pathlib.Path(log).parent.mkdir(parents=True, exist_ok=True)
+    model = pathlib.Path(model).resolve()
     command = [sys.executable, "-m", "launch.serve", f"--model={model}", "--port=0", *flags]
     with open(log, "wb") as output:
         return subprocess.Popen(
@@ -44,6 +45,8 @@ def start(model: str | pathlib.Path, log: str | pathlib.Path, *flags: str) -> su
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             cwd=ROOT,
+            # Ctrl-C in a terminal is for the trainer: it may still need the server to end well.
+            start_new_session=True,
         )
 
 

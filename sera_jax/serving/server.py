@@ -16,7 +16,6 @@ from aiohttp import web
 from sera_jax.model import huggingface, qwen3
 from sera_jax.serving import api
 from sera_jax.serving.engine import CompileCounter, Engine, ShapeMismatch, seeds
-from sera_jax.serving.requests import Request
 
 API_KEY_ENV = "SERA_API_KEY"
 ADMIN_KEY_ENV = "SERA_ADMIN_API_KEY"
