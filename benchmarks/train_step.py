@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="512")
     parser.add_argument("--devices", default="1,2")
     parser.add_argument("--remat", default="none")
-    parser.add_argument("--chunk", default="128")
+    parser.add_argument("--chunk", default="512")
     parser.add_argument("--kv-heads", type=int, default=1)
     parser.add_argument("--batches", type=int, default=1, help="micro-batches an update")
     parser.add_argument("--rounds", type=int, default=8)

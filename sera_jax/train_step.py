@@ -36,7 +36,7 @@ class Setup:
     optimizer: optax.GradientTransformation
     dtype: str = "float32"
     remat: str = "none"
-    chunk: int = 128
+    chunk: int = 512
     temperature: float = 1.0
     mesh: jax.sharding.Mesh | None = None
 

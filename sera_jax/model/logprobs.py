@@ -13,7 +13,7 @@ def token_logprobs(
     hidden: jax.Array,
     targets: jax.Array,
     config: qwen3.Config,
-    chunk: int = 128,
+    chunk: int = 512,
     *,
     temperature: float = 1.0,
 ) -> jax.Array:
