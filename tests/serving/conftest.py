@@ -17,7 +17,9 @@ from sera_jax.model import huggingface, qwen3
 from sera_jax.serving import server
 
 CONTEXT = 96
-CONFIG = qwen3.Config(64, 32, 64, 2, 2, 1, 16, 1e4, max_position_embeddings=CONTEXT)
+CONFIG = qwen3.Config(
+    64, 32, 64, 2, 2, 1, 16, 1e4, tie_embeddings=False, max_position_embeddings=CONTEXT
+)
 SHAPES = {"slots": 6, "context": CONTEXT, "block": 32, "rows": 4, "chunk": 8, "steps": 3}
 
 
@@ -32,7 +34,7 @@ class Endpoint:
 
 def make_params(seed: int, config: qwen3.Config = CONFIG) -> qwen3.Params:
     params = qwen3.init(jax.random.key(seed), config)
-    params["embed"] = params["embed"] * 20  # far from uniform, so that mistakes show
+    params["head"] = params["head"] * 20  # far from uniform, so that mistakes show
     return params
 
 
