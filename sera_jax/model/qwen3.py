@@ -177,7 +177,9 @@ def forward(
 
     if remat != "none":
         one_layer = jax.checkpoint(one_layer, policy=REMAT[remat])
-    x = constrain(embed(params, tokens, dtype))
+    # Gathered whole along the width first: rows split over the same axis could not be looked up.
+    table = sharding.constrain(params["embed"], mesh, ("vocab", None))
+    x = constrain(embed({"embed": table}, tokens, dtype))
     unroll = config.num_layers if config.num_layers <= UNROLLED else 1
     x, _ = jax.lax.scan(one_layer, x, params["layers"], unroll=unroll)
     return final_norm(params, x, config)

@@ -33,14 +33,15 @@ def run(mesh):
     if mesh is not None:
         wanted = train_step.state_shardings(setup)
         jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim) or 1 / 0, state, wanted)
-    host = jax.tree.map(np.asarray, (state, metrics))
-    return host, jax.tree.map(lambda a, b: a - np.asarray(b), host[0].params, params)
+    return jax.tree.map(np.asarray, (state, metrics))
 
 
-(one, moved), worst = run(None), 0.0
+# Momentum carries the gradients of both steps. The parameters' difference before and after would
+# not do: for a norm weight of 1 that moved by 0.004 its rounding alone is 1e-5.
+one, worst = run(None), 0.0
 for sizes in ((8, 1, 1), (4, 2, 1), (2, 2, 2)):
-    (many, also), _ = run(sharding.make_mesh(*sizes)), None
-    for a, b in zip(jax.tree.leaves((one, moved)), jax.tree.leaves((many, also)), strict=True):
+    many = run(sharding.make_mesh(*sizes))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
         worst = max(worst, np.linalg.norm(a - b) / np.linalg.norm(a))
 mesh = sharding.make_mesh(2, 2, 2)
 huggingface.export(one[0].params, config, sys.argv[1])
