@@ -106,10 +106,10 @@ def small() -> ml_collections.ConfigDict:
     config.train.steps = 20
     config.train.learning_rate = 3e-4
     config.train.warmup_steps = 1
-    config.train.row_lengths = (512,)
+    config.train.row_lengths = (256, 512)
     config.train.rows = 8
     config.train.remat = "none"
-    config.train.logprob_chunk = 128
+    config.train.logprob_chunk = 512
 
     config.server.slots = 64
     config.server.replicas = 2
@@ -127,12 +127,12 @@ def small() -> ml_collections.ConfigDict:
     config.warmstart.intermediate_size = 256
     config.warmstart.num_layers = 3
     config.warmstart.num_heads = 2
-    config.warmstart.num_kv_heads = 1
+    config.warmstart.num_kv_heads = 2
     config.warmstart.head_dim = 64
-    config.warmstart.tasks = 1600  # demonstration trees
-    config.warmstart.steps = 400
+    config.warmstart.tasks = 3200  # demonstration trees
+    config.warmstart.steps = 2000
     config.warmstart.learning_rate = 3e-3
-    config.warmstart.rows = 8  # of the longest row length, a step
+    config.warmstart.rows = 2  # of the longest row length, a step
     return config
 
 

@@ -16,7 +16,9 @@ from ml_collections import config_flags
 # before the config is read, for reading it may ask JAX for its devices.
 jax.config.update("jax_num_cpu_devices", 2 if (os.cpu_count() or 1) >= 2 else 1)
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py or FILE.py:PRESET", lock_config=True)
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "FILE.py or FILE.py:PRESET", lock_config=True
+)
 flags.mark_flag_as_required("config")
 
 

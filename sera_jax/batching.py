@@ -34,6 +34,11 @@ class Sequence:
         """Trained tokens; the first has no token before it to be predicted from."""
         return int(np.sum(self.mask[1:]))
 
+    @property
+    def idle(self) -> bool:
+        """Whether every advantage is 0: then it adds to T and to nothing else."""
+        return not np.any(self.advantages[self.mask])
+
 
 ARRAYS = ("tokens", "mask", "behavior_logprobs", "advantages")
 
@@ -86,12 +91,20 @@ def _from_node(tree: trees.Tree, node: trees.Node, advantage: float) -> Sequence
     return Sequence(tokens, mask, logprobs, np.full(length, advantage, np.float32), node.depth)
 
 
-def pack(sequences: Iterable[Sequence], *, row_length: Seq[int], rows: int) -> list[Batch]:
+def idle_tokens(sequences: Iterable[Sequence]) -> int:
+    """Trained tokens of all idle sequences, for `train_step.update`."""
+    return sum(sequence.trained for sequence in sequences if sequence.idle)
+
+
+def pack(
+    sequences: Iterable[Sequence], *, row_length: Seq[int], rows: int, keep_idle: bool = True
+) -> list[Batch]:
     """Packs one optimizer batch into micro-batches of shape [rows, T], T one of `row_length`.
 
     Longest first, each into the first row with room, in batches already opened; else a batch of
     the shortest sufficient length is opened. Sequences without a trained token are dropped, and
     depth weights are those of all that remain (METHOD 4), so that they do not depend on packing.
+    Without `keep_idle`, sequences whose advantages are all 0 get no row: no gradient comes of them.
     """
     kept = [sequence for sequence in sequences if sequence.trained]
     weights = credit.depth_weights([sequence.depth for sequence in kept]) if kept else []
@@ -101,6 +114,8 @@ def pack(sequences: Iterable[Sequence], *, row_length: Seq[int], rows: int) -> l
     for sequence, weight in sorted(
         zip(kept, weights, strict=True), key=lambda pair: -len(pair[0].tokens)
     ):
+        if sequence.idle and not keep_idle:
+            continue
         needed = len(sequence.tokens) - 1
         if not any(batch.add(sequence, weight) for batch in opened):
             fitting = [length for length in lengths if length >= needed]

@@ -106,13 +106,16 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
     # ---- Batch
     trees = [tree for group in groups for tree in group]
     sequences = batching.from_trees(trees, credits)
-    batches = batching.pack(sequences, row_length=config.train.row_lengths, rows=config.train.rows)
+    idle = batching.idle_tokens(sequences)
+    batches = batching.pack(
+        sequences, row_length=config.train.row_lengths, rows=config.train.rows, keep_idle=False
+    )
 
     # ---- Update: no await in here, so that state and step change together
     with run.timed("training", record):
         if batches:
             objective = cispo(config.train.clip_low, config.train.clip_high)
-            run.state, updated = train_step.update(run.state, batches, objective, run.setup)
+            run.state, updated = train_step.update(run.state, batches, objective, run.setup, idle)
             record |= {name: float(value) for name, value in updated.items()}
         run.step += 1
 
@@ -165,7 +168,9 @@ async def held_out(run: Run, when: str) -> dict[str, list] | None:
         for name, tasks in run.worlds.evaluation_tasks(config.eval).items():
 
             async def one(task, name=name) -> Tree:
-                return await play(run, task, f"{name}/{task.task_id}", None, config.eval.temperature)
+                return await play(
+                    run, task, f"{name}/{task.task_id}", None, config.eval.temperature
+                )
 
             results[name] = await run.interrupt.unless_asked(
                 evaluate.evaluate(

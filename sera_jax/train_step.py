@@ -117,12 +117,18 @@ def place_batch(batch: Batch, mesh: jax.sharding.Mesh | None) -> Batch:
 
 
 def update(
-    state: TrainState, batches: Iterable[Batch], objective: str | Callable, setup: Setup
+    state: TrainState,
+    batches: Iterable[Batch],
+    objective: str | Callable,
+    setup: Setup,
+    idle_tokens: int = 0,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """One optimizer step on all micro-batches of one optimizer batch. Consumes `state`.
 
     `objective` names a loss of losses.py or is a function with the signature of losses.cispo.
-    Metrics are token means, but `tokens` (a count) and `gradient_norm` (before clipping).
+    `idle_tokens` are trained tokens that no batch holds because their advantage is 0: they count
+    in T (METHOD 4). Metrics are means over the tokens in the batches, but `tokens` (T) and
+    `gradient_norm` (before clipping).
     """
     sums = None
     for batch in batches:
@@ -131,7 +137,7 @@ def update(
         sums = _accumulate(sums, state.params, place_batch(batch, setup.mesh), objective, setup)
     if sums is None:
         raise ValueError("update() got no micro-batch; a batch without signal is a step to skip")
-    return _apply(state, sums, setup)
+    return _apply(state, sums, float(idle_tokens), setup)
 
 
 @functools.partial(jax.jit, static_argnames="setup")
@@ -189,14 +195,15 @@ def _accumulate(sums, params: Any, batch: Batch, objective: str | Callable, setu
 
 
 @functools.partial(jax.jit, static_argnames="setup", donate_argnames="state")
-def _apply(state: TrainState, sums, setup: Setup):
+def _apply(state: TrainState, sums, idle_tokens: float, setup: Setup):
     gradients, scalars = sums
-    tokens = jnp.maximum(scalars["tokens"], 1.0)
-    gradients = jax.tree.map(lambda g: g / tokens, gradients)
+    total = scalars["tokens"] + idle_tokens
+    gradients = jax.tree.map(lambda g: g / jnp.maximum(total, 1.0), gradients)
     updates, opt_state = setup.optimizer.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
+    tokens = jnp.maximum(scalars["tokens"], 1.0)
     metrics = {name: value / tokens for name, value in scalars.items()}
-    metrics |= {"tokens": scalars["tokens"], "gradient_norm": optax.tree.norm(gradients)}
+    metrics |= {"tokens": total, "gradient_norm": optax.tree.norm(gradients)}
     new = TrainState(params, opt_state, state.step + 1)
     if setup.mesh is not None:
         new = jax.lax.with_sharding_constraint(new, state_shardings(setup))

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -113,3 +115,13 @@ def test_logprobs_that_do_not_cover_their_tokens_are_refused():
     tree = trees.Tree("t", 1.0, (node("0", 0, [(4, 6)], logprobs=(-1.0,)),))
     with pytest.raises(ValueError, match="tree t, node 0, step 0: 1 log-probs for tokens 4:6"):
         batching.from_trees([tree], [{"0": 1.0}])
+
+
+def test_idle_sequences_get_no_row_but_count():
+    busy, idle = sequence(5, depth=0), sequence(9, depth=1)
+    idle = dataclasses.replace(idle, advantages=np.zeros(9, np.float32))
+    (batch,) = batching.pack([busy, idle], row_length=[16], rows=1, keep_idle=False)
+    assert batch.mask.sum() == busy.trained
+    # One sequence at each of two depths: both would weigh 1, and the one left still does.
+    assert set(batch.weights[batch.mask]) == {1.0}
+    assert batching.idle_tokens([busy, idle]) == idle.trained

@@ -89,6 +89,19 @@ def test_an_empty_micro_batch_changes_nothing():
     chex.assert_trees_all_close(gradient([empty, *batches])[0], expected, rtol=1e-5, atol=1e-8)
 
 
+def test_idle_sequences_left_out_leave_the_step_as_it_is():
+    sequences = ragged()
+    zeros = np.zeros_like(sequences[0].advantages)
+    sequences[0] = dataclasses.replace(sequences[0], advantages=zeros)
+    setup, steps = sgd(), []
+    for keep, idle in ((True, 0), (False, sequences[0].trained)):
+        batches = batching.pack(sequences, row_length=[16], rows=2, keep_idle=keep)
+        state = train_step.init_state(qwen3.init(jax.random.key(0), CONFIG), setup)
+        state, metrics = train_step.update(state, batches, "cispo", setup, idle)
+        steps.append((state.params, metrics["tokens"], metrics["gradient_norm"]))
+    chex.assert_trees_all_close(steps[0], steps[1], rtol=1e-5, atol=1e-7)
+
+
 def test_bfloat16_and_remat_stay_near():
     batches = batching.pack(ragged(), row_length=[16], rows=8)
     expected, _ = gradient(batches)

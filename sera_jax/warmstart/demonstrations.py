@@ -12,7 +12,8 @@ import random
 import re
 from collections.abc import Callable
 
-from sera_jax.rollout import situation as situations, tree
+from sera_jax.rollout import situation as situations
+from sera_jax.rollout import tree
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.serving.client import Generation
 from sera_jax.trees import Tree

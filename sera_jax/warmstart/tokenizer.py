@@ -42,7 +42,9 @@ def train(
     fixed = [*PROTOCOL, *(f" {name}" for name in names)]
     room = vocabulary - len(fixed)
     if room < 256 + len(ROLES) + 2:
-        raise ValueError(f"a vocabulary of {vocabulary} is too small: bytes, roles and names fill it")
+        raise ValueError(
+            f"a vocabulary of {vocabulary} is too small: bytes, roles and names fill it"
+        )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     # One word with the blank before it, or one run of punctuation: merges never cross words.
     words = tokenizers.Regex(r" ?\w+| ?[^\s\w]+|\s+")
