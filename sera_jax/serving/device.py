@@ -14,7 +14,8 @@ from sera_jax.serving.requests import MAX_STOPS
 class Shapes:
     """The fixed shapes of a replica's device calls; all are compiled before the first request."""
 
-    slots: int = 32
+    slots: int = 32  # decode together
+    parked: int = 64  # further rows for conversations between two turns
     context: int = 768
     block: int = 128  # positions of a cache block
     rows: int = 8  # of a prefill call
@@ -46,9 +47,12 @@ class Device:
         self.config, self.shapes, self.device, self.dtype = config, shapes, device, dtype
         self.name = f"engine-{device.id}"
         self.weights = self.place(weights)
-        with jax.default_device(device):
-            cache = decoding.empty_cache(config, shapes.slots, shapes.blocks, shapes.block, dtype)
-        self._cache = jax.device_put(cache, device)
+        self._cache, self._parked = (
+            jax.device_put(
+                decoding.empty_cache(config, rows, shapes.blocks, shapes.block, dtype), device
+            )
+            for rows in (shapes.slots, shapes.parked)
+        )
 
     def place(self, params: qwen3.Params) -> decoding.Weights:
         """Parameters on this device, layers unstacked; by NumPy, so that nothing compiles."""
@@ -95,13 +99,23 @@ class Device:
             )
         return _lists(tokens), _lists(logprobs)
 
-    def copy(self, sources, targets, blocks: int) -> None:
-        """Copies the first blocks of up to R slots; a source may be a running one."""
+    def copy(self, loads, saves, blocks: int) -> None:
+        """Up to R pairs (row, slot) to load and (slot, parked row) to save.
+
+        Rows count through: slots first, then the parked ones. All is read before it is written.
+        """
         s = self.shapes
-        padding = s.rows - len(sources)
-        pairs = np.array([[*sources, *[0] * padding], [*targets, *[s.slots] * padding]], np.int32)
+        sources, targets = _pairs(loads, s.rows, s.slots)
+        saved, rows = _pairs(saves, s.rows, s.slots + s.parked)
         with jax.default_device(self.device):
-            self._cache = decoding.copy_slots(self._cache, *pairs, blocks=blocks)
+            new, old = decoding.read_rows(self._cache, self._parked, sources, saved, blocks=blocks)
+            self._cache = decoding.write_rows(self._cache, new, targets)
+            self._parked = decoding.write_rows(self._parked, old, rows - s.slots)
+
+
+def _pairs(pairs, count: int, nowhere: int) -> np.ndarray:
+    """[2, count]: sources and targets, filled up with pairs that go nowhere."""
+    return np.array([*pairs, *[(0, nowhere)] * (count - len(pairs))], np.int32).T
 
 
 def _lists(array) -> list:

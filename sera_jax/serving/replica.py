@@ -17,10 +17,7 @@ import numpy as np
 from sera_jax.serving.decoding import Weights
 from sera_jax.serving.device import Device
 from sera_jax.serving.requests import MAX_STOPS, Request
-from sera_jax.serving.slots import Slots
-
-# A prefix is copied from another slot when that spares at least this many tokens of prefill.
-WORTH_COPYING = 16
+from sera_jax.serving.slots import Move, Slots
 
 
 @dataclass(eq=False)
@@ -42,7 +39,7 @@ class Replica(threading.Thread):
     ):
         super().__init__(daemon=True, name=device.name)
         self.device, self.shapes, self.version = device, device.shapes, version
-        self.slots = Slots(self.shapes.slots, self.shapes.context)
+        self.slots = Slots(self.shapes.slots, self.shapes.context, self.shapes.parked)
         self.inbox: queue.SimpleQueue = queue.SimpleQueue()
         self.waiting: deque[Request] = deque()
         self.running: dict[int, Running] = {}  # decoding, by slot
@@ -172,11 +169,11 @@ class Replica(threading.Thread):
     def _admit(self) -> list[tuple[Running, int, int]]:
         """The next call's rows (entry, first token, number of tokens).
 
-        A request gets its slot only when its first row fits into this very call: what it copies
-        from another slot cannot have been overwritten by then.
+        A request gets its slot only when its first row fits into this very call, so that nothing
+        can overwrite what it copies before it does.
         """
         s = self.shapes
-        rows, copies = [], []
+        rows, moves = [], []
         for entry in self.prefilling:
             self._add_rows(rows, entry)
         # An update that waits for running requests lets no new ones in.
@@ -186,24 +183,17 @@ class Replica(threading.Thread):
             limit = len(sequence) - 1
             if request.scoring:
                 limit = min(limit, request.logprob_start_len)
-            choice = self.slots.choose(sequence, limit)
-            if choice is None:
+            move = self.slots.admit(sequence, limit)
+            if move is None:
                 break
-            slot, source, reused = choice
-            if source != slot:
-                own = min(int(self.slots.common_prefixes(sequence)[slot]), limit)
-                if reused - own >= WORTH_COPYING:
-                    copies.append((source, slot, reused))
-                else:
-                    reused = own
             self.waiting.popleft()
-            self.slots.take(slot, sequence, reused)
+            moves.append(move)
             if request.cached_tokens is None:
-                request.cached_tokens = reused
-            entry = Running(request, slot, sequence, reused)
+                request.cached_tokens = move.reused
+            entry = Running(request, move.slot, sequence, move.reused)
             self.prefilling.append(entry)
             self._add_rows(rows, entry)
-        self._copy_prefixes(copies)
+        self._copy(moves)
         return rows
 
     def _add_rows(self, rows, entry: Running) -> None:
@@ -213,10 +203,13 @@ class Replica(threading.Thread):
             rows.append((entry, begin, count))
             begin += count
 
-    def _copy_prefixes(self, copies: list[tuple[int, int, int]]) -> None:
-        if copies:
-            sources, targets, sizes = zip(*copies, strict=True)
-            self.device.copy(sources, targets, self.shapes.bucket(max(sizes)))
+    def _copy(self, moves: list[Move]) -> None:
+        loads = [(move.load_from, move.slot) for move in moves if move.load_from >= 0]
+        saves = [(move.slot, move.save_to) for move in moves if move.save_to >= 0]
+        if loads or saves:
+            longest = max(max(move.saved, move.reused) for move in moves)
+            self.device.copy(loads, saves, self.shapes.bucket(longest))
+        self.slots.settle(moves)
 
     def _prefill_rows(self, rows: list[tuple[Running, int, int]]) -> None:
         s = self.shapes

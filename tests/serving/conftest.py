@@ -20,7 +20,15 @@ CONTEXT = 96
 CONFIG = qwen3.Config(
     64, 32, 64, 2, 2, 1, 16, 1e4, tie_embeddings=False, max_position_embeddings=CONTEXT
 )
-SHAPES = {"slots": 6, "context": CONTEXT, "block": 32, "rows": 4, "chunk": 8, "steps": 3}
+SHAPES = {
+    "slots": 6,
+    "context": CONTEXT,
+    "block": 32,
+    "rows": 4,
+    "chunk": 8,
+    "steps": 3,
+    "parked": 6,
+}
 
 
 @dataclass(frozen=True)

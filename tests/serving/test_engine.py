@@ -80,6 +80,34 @@ def test_a_sibling_copies_the_prefix_of_another_slot(engine):
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
 
 
+def test_more_conversations_than_slots_keep_their_prefixes(engine):
+    """They wait in parked rows and come back; numbers stay those of a fresh prefill."""
+    run(engine.flush())
+
+    async def converse(name):
+        turns, ids = [], request(name, name, 20).input_ids
+        for turn in range(3):
+            one = Request(f"{name}-{turn}", ids, 4, seed=name + turn)
+            turns.append(await engine.generate(one))
+            new = [*one.output_ids, name, turn, 3]
+            ids = np.append(ids, new).astype(np.int32)
+            await asyncio.sleep(0.02)  # let others take the slot
+        return turns
+
+    async def all_of_them():
+        return await asyncio.gather(*map(converse, range(11)))
+
+    assert len(engine.replicas[0].slots.lengths) == 12
+    turns = [turn for turns in run(all_of_them()) for turn in turns]
+    later = [turn for turn in turns if not turn.rid.endswith("-0")]
+    assert np.mean([turn.cached_tokens == len(turn.input_ids) - 4 for turn in later]) > 0.8
+    for turn in turns:
+        run(engine.flush())
+        fresh = run(engine.generate(Request("fresh", turn.input_ids, 4, seed=turn.seed)))
+        assert fresh.output_ids == turn.output_ids
+        np.testing.assert_allclose(fresh.logprobs, turn.logprobs, atol=1e-4)
+
+
 def test_a_retracted_request_names_both_versions(engine):
     async def play():
         work = asyncio.create_task(engine.generate(request("long", 3, 6, 80)))
