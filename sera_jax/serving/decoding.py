@@ -261,26 +261,18 @@ def _decode_layers(weights, cache, carry, positions, visible, config):
 
 
 @functools.partial(jax.jit, static_argnames=("blocks",))
-def read_rows(cache, parked, sources, saves, *, blocks):
-    """The first blocks of rows to copy: sources [R] for slots (slots, or parked rows counted from
-    B on), saves [R] for parked rows (slots)."""
-    (cache, _), (parked, _) = _first_blocks(cache, blocks), _first_blocks(parked, blocks)
-
-    def read(slots, rows):
-        count = slots.shape[0]
-        inside = slots[jnp.minimum(sources, count - 1)]
-        outside = rows[jnp.clip(sources - count, 0, rows.shape[0] - 1)]
-        return jnp.where((sources < count)[:, None, None, None], inside, outside)
-
-    return jax.tree.map(read, cache, parked), jax.tree.map(lambda slots: slots[saves], cache)
+def read_rows(cache, rows, *, blocks):
+    """The first blocks of rows [R]."""
+    first, _ = _first_blocks(cache, blocks)
+    return jax.tree.map(lambda leaf: leaf[rows], first)
 
 
 @functools.partial(jax.jit, donate_argnames=("cache",))
-def write_rows(cache, new, targets):
-    """Puts what read_rows gave into rows; targets past the last row are dropped.
+def write_rows(cache, new, rows):
+    """Puts what read_rows gave into rows [R]; those past the last row are dropped.
 
     A call of its own: reading and writing in one makes XLA copy the whole cache.
     """
     first, rest = _first_blocks(cache, len(new.keys[0]))
-    first = jax.tree.map(lambda leaf, rows: leaf.at[targets].set(rows, mode="drop"), first, new)
+    first = jax.tree.map(lambda leaf, part: leaf.at[rows].set(part, mode="drop"), first, new)
     return _join(first, rest)

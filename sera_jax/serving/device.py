@@ -35,6 +35,11 @@ class Shapes:
             size *= 2
         return [size for size in sizes if size < self.blocks] + [self.blocks]
 
+    @property
+    def copy_sizes(self) -> list[int]:
+        """Numbers of rows that copies are compiled for; a prefill call needs R at most."""
+        return [size for size in (2, 4) if size < self.rows] + [self.rows]
+
     def bucket(self, length: int) -> int:
         """The fewest blocks that hold `length` positions."""
         return next(size for size in self.buckets if size * self.block >= length)
@@ -67,7 +72,9 @@ class Device:
         for blocks in s.buckets:
             self.prefill(tokens, rows, np.ones(s.rows, np.float32), blocks, False)
             self.decode(state, np.ones(s.slots, np.float32), blocks)
-            self.copy((), (), blocks)
+            for size in s.copy_sizes:
+                self.copy([(0, 0)] * size, [(0, s.slots)] * size, blocks)
+                self.copy([(s.slots, 0)] * size, [], blocks)
         self.prefill(tokens, rows, np.ones(s.rows, np.float32), s.blocks, True)
 
     def prefill(self, tokens, rows, temperature, blocks: int, score: bool):
@@ -105,17 +112,28 @@ class Device:
         Rows count through: slots first, then the parked ones. All is read before it is written.
         """
         s = self.shapes
-        sources, targets = _pairs(loads, s.rows, s.slots)
-        saved, rows = _pairs(saves, s.rows, s.slots + s.parked)
+        inner = [(source, slot) for source, slot in loads if source < s.slots]
+        outer = [(source - s.slots, slot) for source, slot in loads if source >= s.slots]
+        saves = [(slot, row - s.slots) for slot, row in saves]
         with jax.default_device(self.device):
-            new, old = decoding.read_rows(self._cache, self._parked, sources, saved, blocks=blocks)
-            self._cache = decoding.write_rows(self._cache, new, targets)
-            self._parked = decoding.write_rows(self._parked, old, rows - s.slots)
+            slots = [
+                self._read(self._cache, inner, blocks),
+                self._read(self._parked, outer, blocks),
+            ]
+            parked = self._read(self._cache, saves, blocks)
+            for new, targets in filter(None, slots):
+                self._cache = decoding.write_rows(self._cache, new, targets)
+            if parked:
+                self._parked = decoding.write_rows(self._parked, *parked)
 
-
-def _pairs(pairs, count: int, nowhere: int) -> np.ndarray:
-    """[2, count]: sources and targets, filled up with pairs that go nowhere."""
-    return np.array([*pairs, *[(0, nowhere)] * (count - len(pairs))], np.int32).T
+    def _read(self, cache, pairs, blocks: int):
+        """What to write and where, padded to one of few lengths with pairs that go nowhere."""
+        if not pairs:
+            return None
+        size = next(size for size in self.shapes.copy_sizes if size >= len(pairs))
+        nowhere = (0, self.shapes.slots + self.shapes.parked)
+        sources, targets = np.array([*pairs, *[nowhere] * (size - len(pairs))], np.int32).T
+        return decoding.read_rows(cache, sources, blocks=blocks), targets
 
 
 def _lists(array) -> list:
