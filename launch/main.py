@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # of a missing torch
 
 import jax
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 # On a CPU the batch is split over one device a core, which beats one device on all cores. Said
@@ -23,6 +23,7 @@ flags.mark_flag_as_required("config")
 
 
 def main(_) -> None:
+    logging.set_verbosity(logging.WARNING)  # orbax reports every file it writes
     from sera_jax import launching
 
     config = CONFIG.value
