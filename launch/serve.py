@@ -9,7 +9,9 @@ flags.DEFINE_string("model", None, "Checkpoint folder in the Hugging Face layout
 flags.DEFINE_string("host", "127.0.0.1", "Address to bind; keep it local unless keys are set.")
 flags.DEFINE_integer("port", 30000, "0 picks a free port; the URL is printed.")
 flags.DEFINE_integer("context_length", 768, "Longest prompt plus answer, in tokens.")
-flags.DEFINE_integer("slots", 64, "Conversations held at once, over all replicas.")
+flags.DEFINE_integer("slots", 80, "Requests decoding together, over all replicas.")
+flags.DEFINE_integer("parked", 64, "Further conversations a replica remembers between turns.")
+flags.DEFINE_string("platform", "cpu", "JAX platform; it must offer as many devices as replicas.")
 flags.DEFINE_integer("replicas", 2, "Devices that sample; on a CPU about one a core.")
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of weights and cache.")
 flags.DEFINE_string("weight_version", "default", "Name of the weights at the start.")
@@ -22,6 +24,7 @@ def main(_) -> None:
 
     if FLAGS.parent:
         embedded.die_with_parent(FLAGS.parent)
+    os.environ["JAX_PLATFORMS"] = FLAGS.platform
     # Before JAX starts: on a CPU each replica gets a device of its own.
     count = f"--xla_force_host_platform_device_count={FLAGS.replicas}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
@@ -40,6 +43,7 @@ def main(_) -> None:
             context=FLAGS.context_length,
             seed=FLAGS.random_seed,
             slots=FLAGS.slots,
+            parked=FLAGS.parked,
             replicas=FLAGS.replicas,
             version=FLAGS.weight_version,
             dtype=FLAGS.dtype,

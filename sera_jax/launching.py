@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import pathlib
 from collections.abc import Iterator
+from types import ModuleType
 
 import jax
 
@@ -60,8 +61,22 @@ def check(config) -> None:
             f"no checkpoint at {path} (config.model.path). Get one with\n"
             f"  hf download Qwen/{pathlib.Path(path).name} --local-dir {path}"
         )
+    if config.judge not in train.JUDGES:
+        known = ", ".join(train.JUDGES)
+        raise SetupError(f"config.judge={config.judge!r} is unknown; there are {known}")
+    try:
+        worlds = benchmark(config)
+        worlds.training_tasks(config.tasks, config.seed, 0, 1)
+        worlds.evaluation_tasks(config.eval)
+    except (ImportError, KeyError, OSError, ValueError) as error:
+        raise SetupError(f"the config asks for tasks that cannot be made: {error}") from error
     if config.server.url:
         asyncio.run(_check_servers(config))
+
+
+def benchmark(config) -> ModuleType:
+    """The package of the benchmark's world and tasks."""
+    return importlib.import_module(f"sera_jax.worlds.{config.benchmark}")
 
 
 async def _check_servers(config) -> None:
@@ -115,7 +130,7 @@ def prepare(config, folder: pathlib.Path, first: pathlib.Path, urls: list[str]) 
     training = train.Run(
         config=config,
         folder=folder,
-        worlds=importlib.import_module(f"sera_jax.worlds.{config.benchmark}"),
+        worlds=benchmark(config),
         prompts=Prompts(load_tokenizer(first), config.benchmark, config.prompts),
         model=model,
         setup=setup,

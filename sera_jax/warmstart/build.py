@@ -29,6 +29,7 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 # Files whose change makes another first policy.
 SOURCES = ("warmstart", "rollout", "worlds/textworld_sync", "model/qwen3.py", "train_step.py")
 EMBEDDING_SCALE = 0.3
+ALONE_EVERY = 8  # one tree in so many is played with delegation off, for the baselines
 CORPUS_TREES = 64  # enough text to learn merges from; all its words occur
 
 
@@ -64,8 +65,11 @@ def demonstrate(config) -> tuple[wording.Prompts, list[Tree]]:
     trees = _play(tasks[:CORPUS_TREES], spelled, config, context_length=1_000_000)
     corpus = [spelled.tokenizer.decode(node.tokens) for tree in trees for node in tree.nodes]
     prompts = _prompts(config, tokenizer.train(corpus, names, start.vocabulary))
-    with Progress("demonstrations", len(tasks), "trees") as progress:
-        trees = _play(tasks, prompts, config, config.rollout.context_length, progress)
+    alone = tasks[::ALONE_EVERY]
+    together = [task for index, task in enumerate(tasks) if index % ALONE_EVERY]
+    context = config.rollout.context_length
+    trees = _play(together, prompts, config, context, title="demonstrations")
+    trees += _play(alone, prompts, config, context, delegation=False, title="played alone")
     return prompts, trees
 
 
@@ -116,16 +120,19 @@ def _epoch(sequences, config, rng: np.random.Generator) -> list[batching.Batch]:
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _play(tasks, prompts, config, context_length: int, progress=lambda done: None) -> list[Tree]:
+def _play(
+    tasks, prompts, config, context_length: int, *, delegation: bool = True, title: str = "text"
+) -> list[Tree]:
     limits = RolloutConfig(
         context_length=context_length,
         max_new_tokens=context_length,
         max_depth=config.rollout.max_depth,
         max_steps=config.rollout.max_steps,
+        delegation=delegation,
     )
-    mistakes = demonstrations.Mistakes()
-    seed = config.warmstart.seed
-    return asyncio.run(demonstrations.play(tasks, prompts, limits, mistakes, seed, progress))
+    mistakes, seed = demonstrations.Mistakes(), config.warmstart.seed
+    with Progress(title, len(tasks), "trees") as progress:
+        return asyncio.run(demonstrations.play(tasks, prompts, limits, mistakes, seed, progress))
 
 
 def _prompts(config, trained) -> wording.Prompts:
@@ -135,7 +142,7 @@ def _prompts(config, trained) -> wording.Prompts:
 def _content_hash(config) -> str:
     settings = {
         "warmstart": config.warmstart.to_dict(),
-        "rollout": config.rollout.to_dict(),
+        "limits": [config.rollout[k] for k in ("context_length", "max_depth", "max_steps")],
         "tiers": list(config.tasks.tiers),
         "prompts": config.prompts,
         "rows": list(config.train.row_lengths),

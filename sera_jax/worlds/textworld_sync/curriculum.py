@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import random
 
-from sera_jax.worlds.textworld_sync.generator import FAMILIES, generate, generate_task
+from sera_jax.worlds.textworld_sync.generator import BANDS, FAMILIES, generate, generate_task
 from sera_jax.worlds.textworld_sync.tasks import Task
 
 # First seed of each use; published seeds end below 1.2 million.
@@ -18,6 +18,10 @@ SEEDS_A_RUN = 1_000_000
 
 def fresh(use: str, tiers: tuple[str, ...], start: int, count: int) -> list[Task]:
     """Tasks number `start` to `start + count` of a use, tiers and families in turn."""
+    unknown = sorted(set(tiers) - set(BANDS))
+    if unknown or not tiers:
+        wrong = f"no tier {unknown[0]!r}" if unknown else "no tiers given"
+        raise ValueError(f"{wrong}; choose from {', '.join(BANDS)}")
     tasks = []
     for number in range(start, start + count):
         tier = tiers[number % len(tiers)]
