@@ -55,12 +55,12 @@ def test_each_mistake_shows(tasks, prompts):
     assert all(n.message.endswith("not eaten") for tree in lazy for n in tree.children("0"))
     alone = play(tasks, prompts, dataclasses.replace(NONE, works_alone=1.0))
     assert all(len(tree.nodes) == 1 for tree in alone)
-    # Twenty steps are enough for an easy task and seldom for a medium one.
+    # Twenty steps are enough for every easy task and not for every medium one.
     by_tier = collections.defaultdict(list)
     for tree in alone:
         by_tier[tree.info["tier"]].append(tree.reward)
     assert set(by_tier["easy"]) == {1.0}
-    assert sum(by_tier["medium"]) < 0.3 * len(by_tier["medium"])
+    assert 0 < sum(by_tier["medium"]) < 0.7 * len(by_tier["medium"])
     deep = play(tasks, prompts, dataclasses.replace(NONE, sub_delegates=1.0))
     assert {max(node.depth for node in tree.nodes) for tree in deep} == {2}
 
