@@ -21,7 +21,7 @@ flags.DEFINE_string("model", None, "Checkpoint folder; none: random weights of t
 flags.DEFINE_list("concurrency", ["1", "8", "32", "64"], "Conversations at the same time.")
 flags.DEFINE_float("seconds", 5.0, "How long to measure each of them.")
 flags.DEFINE_enum("via", "both", ["http", "direct", "both"], "Way to the engine.")
-flags.DEFINE_integer("slots", 64, "Slots of the engine.")
+flags.DEFINE_integer("slots", 80, "Slots of the engine.")
 flags.DEFINE_integer("replicas", 2, "Replicas of the engine.")
 
 OPENING, LONGEST, CONTEXT = 40, 300, 768
@@ -126,7 +126,7 @@ def random_model(path: pathlib.Path) -> None:
 
     code = (
         "import jax; from sera_jax.model import huggingface, qwen3; "
-        f"config = qwen3.Config(512, 128, 256, 3, 2, 1, 64, 1e6, max_position_embeddings={CONTEXT}); "
+        f"config = qwen3.Config(512, 128, 256, 3, 2, 1, 64, 1e6, 1e-6, True, {CONTEXT}); "
         f"huggingface.export(qwen3.init(jax.random.key(0), config), config, {str(path)!r})"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

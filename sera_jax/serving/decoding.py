@@ -188,9 +188,11 @@ class _Carry(NamedTuple):
 @functools.partial(
     jax.jit, static_argnames=("config", "blocks", "steps"), donate_argnames=("cache",)
 )
-def decode(weights, cache, state, temperature, *, config, blocks, steps):
+def decode(weights, cache, state, temperature, slots=None, *, config, blocks, steps):
     """Up to `steps` tokens for every active slot -> cache, tokens [B, S] and log-probs [B, S].
 
+    `slots` names the slots of the rows B; none: all of them in order. Few slots are copied out
+    first, which is much cheaper than to decode all when most rest.
     state [B, 4 + stops] holds the token to feed, its position, the seed, how many tokens are
     wanted (0: the slot rests) and stop tokens (-1: none). The cache stays unchanged while the
     steps run, so that nothing copies it: their keys go to a small buffer, merged at the end.
@@ -199,16 +201,17 @@ def decode(weights, cache, state, temperature, *, config, blocks, steps):
     fed, starts, seeds, wanted = state[:, :4].T
     stops = state[:, 4:]
     cache, rest = _first_blocks(cache, blocks)
-    slots, width = fed.shape[0], cache.keys[0][0].shape[-1]
+    count, width = fed.shape[0], cache.keys[0][0].shape[-1]
+    seen = cache if slots is None else jax.tree.map(lambda leaf: leaf[slots], cache)
     columns = [jnp.arange(width) + block * width for block in range(blocks)]
     visible = [(c < starts[:, None])[:, None, :] for c in columns]
     started = (wanted > 0).sum()
 
     def step(carry: _Carry) -> _Carry:
         position = starts + carry.step
-        own = jnp.broadcast_to(jnp.arange(steps) <= carry.step, (slots, 1, steps))
+        own = jnp.broadcast_to(jnp.arange(steps) <= carry.step, (count, 1, steps))
         hidden, recent = _decode_layers(
-            weights, cache, carry, position[:, None], [*visible, own], config
+            weights, seen, carry, position[:, None], [*visible, own], config
         )
         logits = qwen3.logits(weights.outer, hidden)
         tokens, logprobs = sample(logits, Sampling(temperature, seeds), position + 1)
@@ -226,18 +229,19 @@ def decode(weights, cache, state, temperature, *, config, blocks, steps):
         finished = started - carry.running.sum()
         return (carry.step < steps) & (4 * finished < started)
 
-    recent = empty_cache(config, slots, 1, steps, weights.outer["embed"].dtype)
-    shape = (steps, slots)
+    recent = empty_cache(config, count, 1, steps, weights.outer["embed"].dtype)
+    shape = (steps, count)
     carry = _Carry(
         0, fed, wanted > 0, recent, jnp.full(shape, -1, jnp.int32), jnp.zeros(shape, jnp.float32)
     )
     carry = jax.lax.while_loop(go_on, step, carry)
     positions = starts[:, None] + jnp.arange(steps)
     valid = carry.out_tokens.T >= 0
+    slots = jnp.arange(count) if slots is None else slots
     for index in range(config.num_layers):
         k = carry.recent.keys[index][0].transpose(0, 3, 1, 2)
         v = carry.recent.values[index][0].transpose(0, 2, 1, 3)
-        _write(cache, index, k, v, jnp.arange(slots), positions, valid)
+        _write(cache, index, k, v, slots, positions, valid)
     return _join(cache, rest), carry.out_tokens.T, carry.out_logprobs.T
 
 

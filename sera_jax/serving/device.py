@@ -21,6 +21,8 @@ class Shapes:
     rows: int = 8  # of a prefill call
     chunk: int = 16  # tokens of a prefill row
     steps: int = 4  # of a decode call
+    few_rows: int = 2  # of a prefill call when little waits
+    few_slots: int = 8  # of a decode call when most slots rest
 
     @property
     def blocks(self) -> int:
@@ -38,7 +40,11 @@ class Shapes:
     @property
     def copy_sizes(self) -> list[int]:
         """Numbers of rows that copies are compiled for; a prefill call needs R at most."""
-        return [size for size in (2, 4) if size < self.rows] + [self.rows]
+        return [self.few_rows, self.rows]
+
+    def prefill_arrays(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Empty tokens [R, T + 1] and table [R, 4] of a prefill call."""
+        return np.zeros((rows, self.chunk + 1), np.int32), np.zeros((rows, 4), np.int32)
 
     def bucket(self, length: int) -> int:
         """The fewest blocks that hold `length` positions."""
@@ -67,15 +73,22 @@ class Device:
     def warm_up(self) -> None:
         """Compiles every shape; afterwards nothing compiles."""
         s = self.shapes
-        tokens, rows = np.zeros((s.rows, s.chunk + 1), np.int32), np.zeros((s.rows, 4), np.int32)
-        state = np.zeros((s.slots, 4 + MAX_STOPS), np.int32)
         for blocks in s.buckets:
-            self.prefill(tokens, rows, np.ones(s.rows, np.float32), blocks, False)
-            self.decode(state, np.ones(s.slots, np.float32), blocks)
+            for rows in (s.few_rows, s.rows):
+                self._warm_up_prefill(rows, blocks, False)
+            few = [s.few_slots] if s.few_slots < s.slots else []
+            for count in [s.slots, *few]:
+                slots = None if count == s.slots else np.zeros(count, np.int32)
+                state = np.zeros((count, 4 + MAX_STOPS), np.int32)
+                self.decode(state, np.ones(count, np.float32), slots, blocks)
             for size in s.copy_sizes:
                 self.copy([(0, 0)] * size, [(0, s.slots)] * size, blocks)
                 self.copy([(s.slots, 0)] * size, [], blocks)
-        self.prefill(tokens, rows, np.ones(s.rows, np.float32), s.blocks, True)
+        self._warm_up_prefill(s.rows, s.blocks, True)
+
+    def _warm_up_prefill(self, rows: int, blocks: int, score: bool) -> None:
+        tokens, table = self.shapes.prefill_arrays(rows)
+        self.prefill(tokens, table, np.ones(rows, np.float32), blocks, score)
 
     def prefill(self, tokens, rows, temperature, blocks: int, score: bool):
         """-> sampled tokens [R], their log-probs [R], scores [R, T] or None; as lists."""
@@ -92,14 +105,15 @@ class Device:
             )
         return _lists(sampled), _lists(logprobs), _lists(scores) if score else None
 
-    def decode(self, state, temperature, blocks: int):
-        """-> tokens and log-probs as lists [B][S]; -1 where a slot did not run."""
+    def decode(self, state, temperature, slots, blocks: int):
+        """-> tokens and log-probs as lists [B][S]; -1 where a row did not run."""
         with jax.default_device(self.device):
             self._cache, tokens, logprobs = decoding.decode(
                 self.weights,
                 self._cache,
                 state,
                 temperature,
+                slots,
                 config=self.config,
                 blocks=blocks,
                 steps=self.shapes.steps,

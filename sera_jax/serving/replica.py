@@ -213,15 +213,15 @@ class Replica(threading.Thread):
 
     def _prefill_rows(self, rows: list[tuple[Running, int, int]]) -> None:
         s = self.shapes
-        tokens = np.zeros((s.rows, s.chunk + 1), np.int32)
-        table = np.zeros((s.rows, 4), np.int32)
-        temperature = np.ones(s.rows, np.float32)
+        score = any(entry.request.scoring for entry, *_ in rows)
+        count = s.few_rows if len(rows) <= s.few_rows and not score else s.rows
+        tokens, table = s.prefill_arrays(count)
+        temperature = np.ones(count, np.float32)
         for index, (entry, begin, count) in enumerate(rows):
             piece = entry.sequence[begin : begin + s.chunk + 1]
             tokens[index, : len(piece)] = piece
             table[index] = entry.slot, begin, count, entry.request.seed
             temperature[index] = entry.request.temperature
-        score = any(entry.request.scoring for entry, *_ in rows)
         end = max(begin + count for _, begin, count in rows)
         blocks = s.blocks if score else s.bucket(end)
         sampled, logprobs, scores = self.device.prefill(tokens, table, temperature, blocks, score)
@@ -251,20 +251,27 @@ class Replica(threading.Thread):
         if not self.running:
             return
         s = self.shapes
-        state = np.zeros((s.slots, 4 + MAX_STOPS), np.int32)
-        temperature = np.ones(s.slots, np.float32)
-        for slot, entry in self.running.items():
-            request = entry.request
-            length = self.slots.lengths[slot]
-            state[slot, :4] = request.output_ids[-1], length, request.seed, request.wanted
-            state[slot, 4:] = request.device_stops
-            temperature[slot] = request.temperature
+        entries = list(self.running.values())
+        few = len(entries) <= s.few_slots < s.slots
+        count = s.few_slots if few else s.slots
+        slots = np.zeros(count, np.int32)
+        state = np.zeros((count, 4 + MAX_STOPS), np.int32)
+        temperature = np.ones(count, np.float32)
+        rows = range(len(entries)) if few else [entry.slot for entry in entries]
+        for row, entry in zip(rows, entries, strict=True):
+            request, length = entry.request, self.slots.lengths[entry.slot]
+            slots[row] = entry.slot
+            state[row, :4] = request.output_ids[-1], length, request.seed, request.wanted
+            state[row, 4:] = request.device_stops
+            temperature[row] = request.temperature
         end = min(int(state[:, 1].max()) + s.steps, s.context)
-        tokens, logprobs = self.device.decode(state, temperature, s.bucket(end))
-        for slot, entry in list(self.running.items()):
-            new = [token for token in tokens[slot] if token >= 0]
-            self.slots.lengths[slot] += len(new)
-            self._append(entry, new, logprobs[slot])
+        tokens, logprobs = self.device.decode(
+            state, temperature, slots if few else None, s.bucket(end)
+        )
+        for row, entry in zip(rows, entries, strict=True):
+            new = [token for token in tokens[row] if token >= 0]
+            self.slots.lengths[entry.slot] += len(new)
+            self._append(entry, new, logprobs[row])
 
     def _append(self, entry: Running, tokens: list[int], logprobs: list[float]) -> None:
         request, slot = entry.request, entry.slot

@@ -28,6 +28,8 @@ SHAPES = {
     "chunk": 8,
     "steps": 3,
     "parked": 6,
+    "few_rows": 1,
+    "few_slots": 2,
 }
 
 
