@@ -2,10 +2,14 @@
 
 A judge is called as `judge(world, goal, agent)` when a child ends (rollout/tree.py): True, False,
 or None where it cannot tell. `mentions` is the program that answers for the cooking world; `Judge`
-puts the counting around it or around any other callable of that signature.
+puts the counting around it or around any other callable of that signature, and `noisy` makes any
+judge err now and then. An external model as judge is in external.py and counts for itself.
 """
 
+import collections
 import dataclasses
+import hashlib
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -91,23 +95,32 @@ def _only_supplied(
 
 @dataclasses.dataclass
 class Usage:
+    """What one purpose cost. `calls` were carried out, `cached` ones were known already.
+
+    Of the calls, `failures` never got an answer and `invalid` ones none that can be used; neither
+    gave a label. `retries` are requests beyond the first of their call.
+    """
+
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    cached: int = 0
+    retries: int = 0
+    invalid: int = 0
+    failures: int = 0
 
 
 class Counters:
-    """Calls for supervision by purpose ("child", "root", "attempt"); part of a checkpoint."""
+    """Calls for supervision by purpose ("child", "attempt", "rubric"); part of a checkpoint."""
 
     def __init__(self, usage: dict[str, dict[str, int]] | None = None):
         self._usage = {purpose: Usage(**numbers) for purpose, numbers in (usage or {}).items()}
 
-    def add(self, purpose: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Counts one call; a program verifier reads no tokens."""
+    def add(self, purpose: str, *, calls: int = 1, **numbers: int) -> None:
+        """Adds one call (or `calls`) and other numbers of `Usage`; a program reads no tokens."""
         usage = self._usage.setdefault(purpose, Usage())
-        usage.calls += 1
-        usage.input_tokens += input_tokens
-        usage.output_tokens += output_tokens
+        for name, number in {"calls": calls, **numbers}.items():
+            setattr(usage, name, getattr(usage, name) + number)
 
     def to_json(self) -> dict[str, dict[str, int]]:
         """What the constructor takes."""
@@ -130,3 +143,42 @@ class Judge:
     def __call__(self, world: World, goal: str, agent: str) -> Any:
         self.counters.add(self.purpose)
         return self.verify(world, goal, agent)
+
+
+def noisy(judge: Callable[..., Any], rate: float, seed: int, tree_id: str = "") -> Callable:
+    """`judge` with labels flipped with probability `rate` (METHOD 9's label noise).
+
+    Whether a label is flipped depends on the seed, the tree, the agent, the goal and how often that
+    agent was judged on that goal before, never on the label: a resumed run flips the same ones, and
+    attempts at one goal are flipped independently. One wrapper a tree. None stays None.
+    """
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"label noise of {rate}: give a probability between 0 and 1")
+    if not rate:
+        return judge
+    times: collections.Counter = collections.Counter()
+
+    def judged(world: World, goal: str, agent: str) -> Any:
+        identity = (seed, tree_id, agent, goal, times[agent, goal])
+        times[agent, goal] += 1
+        flip = _uniform(identity) < rate
+        verdict = judge(world, goal, agent)
+        if inspect.isawaitable(verdict):
+            return _flipped_later(verdict, flip)
+        return _flipped(verdict, flip)
+
+    return judged
+
+
+def _flipped(verdict: Verdict, flip: bool) -> Verdict:
+    return verdict if verdict is None else verdict != flip
+
+
+async def _flipped_later(verdict: Awaitable[Verdict], flip: bool) -> Verdict:
+    return _flipped(await verdict, flip)
+
+
+def _uniform(identity: tuple) -> float:
+    """A number in [0, 1) that looks random and is the identity's own."""
+    digest = hashlib.sha256(repr(identity).encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
