@@ -49,8 +49,10 @@ def run(config, folder: pathlib.Path) -> None:
     if closing is None:
         print(f"stopped after step {training.step}; to go on: --config.run.folder={folder}")
         return
+    policy = folder / "policy"
+    huggingface.export(training.state.params, training.model, policy, first, config.model.dtype)
     (folder / "summary.txt").write_text(closing + "\n")
-    print(f"\n{closing}")
+    print(f"\n{closing}\ntrained policy: {policy}")
 
 
 def check(config) -> None:

@@ -206,9 +206,15 @@ async def play(run: Run, task, tree_id: str, judge, temperature: float) -> Tree:
 
 
 async def sync(run: Run) -> None:
-    """Puts the present weights on every server and checks that they arrived."""
+    """Puts the present weights, named by their number of updates, on every server."""
+    version = str(int(run.state.step))
     await weight_sync.sync(
-        run.client, run.state.params, run.model, run.folder / "weights", version=str(run.step)
+        run.client,
+        run.state.params,
+        run.model,
+        run.folder / "weights",
+        version=version,
+        dtype=run.config.model.dtype,
     )
 
 

@@ -1,0 +1,112 @@
+"""The main job as a user runs it, made tiny: set-up, servers, training, interruption, resume."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+TINY = (
+    "--config=configs/textworld.py:small",
+    "--config.warmstart.tasks=48",
+    "--config.warmstart.steps=30",
+    "--config.train.steps=3",
+    "--config.train.tasks=2",
+    "--config.train.trees=2",
+    "--config.run.checkpoint_every=1",
+    "--config.run.save_trees=4",
+    "--config.eval.tasks=2",
+    "--config.server.slots=8",
+    "--config.server.replicas=1",
+    "--config.server.max_concurrency=1",  # one request at a time: a run is a function of its seed
+)
+
+
+def start(folder, *flags):
+    command = [sys.executable, "launch/main.py", *TINY, f"--config.run.folder={folder}", *flags]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def same_for_the_same_seed(record):
+    return {k: v for k, v in record.items() if not k.startswith("seconds") and k != "client"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, finish(start(folder))
+
+
+def test_a_run_ends_with_its_table_and_everything_in_its_folder(whole):
+    folder, output = whole
+    assert "step 3/3 execution" in output
+    for text in ("Held-out success in %, fresh tasks", "before", "after", "Wall clock"):
+        assert text in output and text in (folder / "summary.txt").read_text()
+    assert json.loads((folder / "config.json").read_text())["train"]["steps"] == 3
+    assert lines(folder / "provenance.jsonl")[0]["packages"]["jax"]
+    for when in ("before", "after"):
+        for name in ("fresh", "test"):
+            assert len(lines(folder / f"evaluation_{when}_{name}.jsonl")) == 4
+
+
+def test_trainer_and_server_agree_on_every_token(whole):
+    for record in lines(whole[0] / "metrics.jsonl"):
+        assert record["trees"] == 4 and record["trees_lost"] == 0
+        if not record["no_op"]:
+            assert record["logprob_gap"] < 1e-4 and record["clip_fraction"] == 0.0
+
+
+def test_each_step_samples_with_the_newest_weights(whole):
+    metrics = lines(whole[0] / "metrics.jsonl")
+    version = 0  # updates so far; a step without signal makes none
+    for record in metrics:
+        trees = [t for t in lines(whole[0] / "trees.jsonl") if step_of(t) == record["step"]]
+        assert len(trees) == 4
+        assert {v for t in trees for v in versions(t)} == {str(version)}
+        version += not record["no_op"]
+
+
+def step_of(tree):
+    return tree["info"]["optimizer_step"]
+
+
+def versions(tree):
+    return [v for node in tree["nodes"] for step in node["steps"] for v, _ in step["versions"]]
+
+
+def test_an_interrupted_run_resumes_to_the_same_end(whole, tmp_path):
+    folder = tmp_path / "broken"
+    process = start(folder)
+    deadline = time.monotonic() + 200
+    while not (folder / "metrics.jsonl").exists() or not lines(folder / "metrics.jsonl"):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output = finish(process)
+    assert f"--config.run.folder={folder}" in output
+    done = len(lines(folder / "metrics.jsonl"))
+    assert 1 <= done < 3, "the interrupt came too late to test anything"
+    assert f"resuming after step {done}" in finish(start(folder))
+    for name in ("metrics.jsonl", "trees.jsonl"):
+        expected, actual = (
+            [same_for_the_same_seed(r) for r in lines(f / name)] for f in (whole[0], folder)
+        )
+        assert actual == expected
+    assert (folder / "evaluation_after_test.jsonl").read_text() == (
+        whole[0] / "evaluation_after_test.jsonl"
+    ).read_text()

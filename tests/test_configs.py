@@ -1,0 +1,69 @@
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from configs import textworld
+from sera_jax import metrics, rewards
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def main(*flags):
+    command = [sys.executable, "launch/main.py", *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_presets_are_locked_and_can_be_written_down(preset, tmp_path):
+    config = textworld.get_config(preset)
+    assert config.preset == preset and config.is_locked
+    assert config.rewards.execution is rewards.verified_rewards
+    metrics.write_config(tmp_path, config)
+    assert "sera_jax.rewards.verified_rewards" in (tmp_path / "config.json").read_text()
+
+
+def test_the_papers_settings():
+    config = textworld.get_config("paper")
+    assert (config.train.steps, config.train.tasks, config.train.trees) == (400, 8, 8)
+    assert (config.train.learning_rate, config.train.weight_decay) == (3e-6, 0.017)
+    assert (config.rollout.context_length, config.rollout.max_new_tokens) == (13_312, 3_072)
+    assert (config.train.clip_low, config.train.clip_high) == (0.0, 5.0)
+    assert config.rollout.max_children == 0 and config.tasks.action_budget == 100
+
+
+def test_without_an_accelerator_the_small_preset_is_chosen_and_said(capsys):
+    assert textworld.get_config().preset == "small"
+    assert ":paper" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        (["--config=configs/textworld.py:small", "--config.train.setps=3"], 'Did you mean "steps"'),
+        (["--config=configs/textworld.py:tiny"], "no preset 'tiny': use :small or :paper"),
+        (["--config=configs/nowhere.py"], "No such file or directory: 'configs/nowhere.py'"),
+        (["--config=configs/textworld.py:small", "--config.train.steps=x"], "invalid literal"),
+        ([], "--config must have a value"),
+        (["--config=configs/textworld.py:small", "--config.judge=oracle"], "mentions, none"),
+        (["--config=configs/textworld.py:small", "--config.tasks.tiers=('hrd',)"], "no tier 'hrd'"),
+        (["--config=configs/textworld.py:paper"], "hf download Qwen/Qwen3-4B-Instruct-2507"),
+    ],
+)
+def test_a_users_mistake_is_a_line_or_two(flags, expected):
+    done = main(*flags)
+    assert done.returncode != 0
+    assert expected in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 3
+
+
+def test_a_missing_server_is_named_with_the_command_that_starts_one(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    done = main(
+        "--config=configs/textworld.py:paper",
+        f"--config.model.path={tmp_path}",
+        "--config.server.url=http://127.0.0.1:9",
+    )
+    assert "no policy server answers at http://127.0.0.1:9" in done.stderr
+    assert "sglang.launch_server" in done.stderr and "Traceback" not in done.stderr
