@@ -129,8 +129,8 @@ def small() -> ml_collections.ConfigDict:
     config.warmstart.num_heads = 2
     config.warmstart.num_kv_heads = 2
     config.warmstart.head_dim = 64
-    config.warmstart.tasks = 3200  # demonstration trees
-    config.warmstart.steps = 2000
+    config.warmstart.tasks = 2800  # demonstration trees
+    config.warmstart.steps = 1600
     config.warmstart.learning_rate = 3e-3
     config.warmstart.rows = 2  # of the longest row length, a step
     return config
