@@ -4,6 +4,7 @@ A reward of your own takes a `Tree`, returns such a dict, and goes into the conf
 itself. A node without a key gets no advantage and trains no token.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -62,7 +63,7 @@ def execution_rewards(tree: Tree, score_source: str = "weighted") -> dict[str, f
     """
     rewards = {}
     for node in tree.walk():
-        reward = float(tree.reward) if node.parent is None else _node_score(node, score_source)
+        reward = float(tree.reward) if node.parent is None else node_score(node, score_source)
         if reward is not None:
             rewards[node.id] = reward
     return rewards
@@ -121,8 +122,8 @@ def ranking_discrimination_reward(
     return float(0.5 * ranking + 0.5 * np.clip(2.0 * kept.std(), 0.0, 1.0))
 
 
-def _node_score(node: Node, score_source: str) -> float | None:
-    """s_v of a node that is not the root, None where it cannot be told."""
+def node_score(node: Node, score_source: str = "weighted") -> float | None:
+    """s_v of a node that is not the root, None where it cannot be told (METHOD 2)."""
     if score_source not in ("weighted", "stated"):
         raise ValueError(f'score_source must be "weighted" or "stated", got {score_source!r}')
     if failed_by_rule(node):
@@ -138,6 +139,15 @@ def _node_score(node: Node, score_source: str) -> float | None:
         return rubric_score(node.score.gate, [1.0], [node.score.stated])
     except (TypeError, ValueError):
         return None
+
+
+def attempt_scores(node: Node, score_source: str = "weighted") -> list[float | None]:
+    """s_i of every attempt at a forked goal, all by its one rubric; see `node_score`."""
+    runs = (
+        dataclasses.replace(node, status=a.status, message=a.message, score=a.score)
+        for a in node.attempts
+    )
+    return [node_score(run, score_source) for run in runs]
 
 
 def _mean_outcome(tree: Tree, node: Node) -> float:

@@ -75,11 +75,60 @@ class Score:
 
 
 @dataclasses.dataclass(frozen=True)
+class Call:
+    """A single response outside any trajectory: the policy's rubric.
+
+    `tokens` is prompt and response, the response from `start` on; the rest is as in `Step`. The
+    `order` comes from the same count, so that the record shows what was known at the call.
+    """
+
+    tokens: tuple[int, ...]
+    start: int
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[tuple[str, int], ...] = ()
+    text: str = ""
+    order: int = -1
+
+    @classmethod
+    def from_json(cls, obj: dict[str, Any]) -> "Call":
+        fields = _known_fields(cls, obj)
+        fields["tokens"] = tuple(fields.get("tokens", ()))
+        fields["logprobs"] = tuple(fields.get("logprobs", ()))
+        fields["versions"] = tuple((str(v), int(n)) for v, n in fields.get("versions", ()))
+        return cls(**fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One of several runs at a goal from the same cloned world (METHOD 5 and 8).
+
+    `nodes` are the run's own node and all below it, parents first; empty for the committed
+    attempt, whose nodes are the tree's.
+    """
+
+    index: int
+    status: Status
+    message: str | None = None
+    verified: bool | None = None
+    score: Score | None = None
+    nodes: tuple["Node", ...] = ()
+
+    @classmethod
+    def from_json(cls, obj: dict[str, Any]) -> "Attempt":
+        fields = _known_fields(cls, obj)
+        fields["score"] = Score.from_json(obj["score"]) if obj.get("score") else None
+        fields["nodes"] = tuple(Node.from_json(node) for node in obj.get("nodes") or ())
+        return cls(**fields)
+
+
+@dataclasses.dataclass(frozen=True)
 class Node:
     """One agent instance: one run of the policy on one goal.
 
     `tokens` is the whole trajectory exactly as the server saw and returned it. `verified` is the
-    outcome y, None where nobody asked or nobody could tell.
+    outcome y, None where nobody asked or nobody could tell. `rubric_problem` and `score_problem`
+    say why there is no rubric or score although one was asked for. A goal that was tried several
+    times has all its `attempts` in the committed one's record, with the reason for the choice.
     """
 
     id: str
@@ -94,6 +143,12 @@ class Node:
     steps: tuple[Step, ...] = ()
     tokens: tuple[int, ...] = ()
     error: str | None = None
+    rubric_call: Call | None = None
+    rubric_problem: str = ""
+    score_problem: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    committed: int = 0
+    choice: str = ""
 
     @property
     def is_leaf(self) -> bool:
@@ -106,6 +161,10 @@ class Node:
         fields["score"] = Score.from_json(obj["score"]) if obj.get("score") else None
         fields["steps"] = tuple(Step.from_json(step) for step in obj.get("steps", ()))
         fields["tokens"] = tuple(fields.get("tokens", ()))
+        fields["rubric_call"] = (
+            Call.from_json(obj["rubric_call"]) if obj.get("rubric_call") else None
+        )
+        fields["attempts"] = tuple(Attempt.from_json(a) for a in obj.get("attempts") or ())
         fields.setdefault("parent", None)
         return cls(**fields)
 
@@ -140,12 +199,16 @@ class Tree:
 
     def walk(self, node_id: str | None = None) -> Iterator[Node]:
         """The subtree of `node_id` (default: the whole tree), parents first, in launch order."""
-        nodes = self.by_id()
-        pending = [nodes[node_id] if node_id is not None else self.root]
+        return walk(self.by_id(), node_id if node_id is not None else self.root.id)
+
+    def forked(self) -> Iterator[Node]:
+        """Nodes with several attempts, also those below attempts that were not committed."""
+        pending = list(reversed(tuple(self.walk())))
         while pending:
             node = pending.pop()
-            yield node
-            pending.extend(nodes[c] for s in reversed(node.steps) for c in reversed(s.children))
+            if node.attempts:
+                yield node
+            pending.extend(n for a in reversed(node.attempts) for n in reversed(a.nodes))
 
     def events(self) -> Iterator[tuple[str, Node, Step]]:
         """Delegation events as (event id, delegating node, step); failed ones included."""
@@ -161,6 +224,15 @@ class Tree:
     def from_json(cls, obj: dict[str, Any]) -> "Tree":
         nodes = tuple(Node.from_json(node) for node in obj["nodes"])
         return cls(obj["task_id"], float(obj["reward"]), nodes, dict(obj.get("info") or {}))
+
+
+def walk(nodes: dict[str, Node], root: str) -> Iterator[Node]:
+    """`root` and all below it among `nodes`, parents first, in launch order."""
+    pending = [nodes[root]]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(nodes[c] for s in reversed(node.steps) for c in reversed(s.children))
 
 
 def event_id(node_id: str, step: int) -> str:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sera_jax import rewards
-from sera_jax.trees import Node, Rubric, Score, Step, Tree
+from sera_jax.trees import Attempt, Node, Rubric, Score, Step, Tree
 
 RUBRIC = {
     "criteria": [
@@ -43,6 +43,19 @@ def tree(*nodes, reward=1.0):
 
 def one_child(**fields):
     return tree(node("0", steps=(delegate("0.0"),)), node("0.0", **fields))
+
+
+def test_attempts_are_scored_by_the_one_rubric():
+    attempts = [
+        Attempt(0, "finished", "done", True, Score(1, (1.0, 0.5))),
+        Attempt(1, "finished", "done", False, Score(1, (0.0, 1.0), 0.5)),
+        Attempt(2, "out_of_steps", None, False),
+        Attempt(3, "finished", "done", True, None),
+        Attempt(4, "finished", " ", True, None),
+    ]
+    forked = node("0.0", attempts=tuple(attempts))
+    assert rewards.attempt_scores(forked) == [0.875, 0.25, 0.0, None, 0.0]
+    assert rewards.attempt_scores(forked, "stated") == [None, 0.5, 0.0, None, 0.0]
 
 
 def test_rubric_score_is_a_gated_weighted_sum():

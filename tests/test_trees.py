@@ -4,7 +4,7 @@ import json
 import pytest
 
 from sera_jax import trees
-from sera_jax.trees import Criterion, Node, Rubric, Score, Step, Tree
+from sera_jax.trees import Attempt, Call, Criterion, Node, Rubric, Score, Step, Tree
 
 
 def node(name, *steps, **fields):
@@ -42,6 +42,28 @@ def branching():
         ),
         info={"tier": "easy"},
     )
+
+
+@pytest.fixture
+def forked(branching):
+    """0.1 was tried twice; the attempt that was not committed forked again below."""
+    call = Call((1, 2, 3), 2, (-0.5,), (("7", 1),), "{}", 4)
+    below = Attempt(1, "out_of_steps", nodes=(node("0.1@1.0@1"),))
+    inner = node("0.1@1.0", attempts=(Attempt(0, "finished", verified=True), below), choice="tie")
+    outer = node("0.1@1", delegate("0.1@1.0"), score_problem="not JSON")
+    attempts = (
+        Attempt(0, "finished", "done", True, Score(1, (1.0, 1.0))),
+        Attempt(1, "finished", "done", False, nodes=(outer, inner)),
+    )
+    changes = {"attempts": attempts, "rubric_call": call, "rubric_problem": "x", "committed": 0}
+    nodes = (*branching.nodes[:-1], dataclasses.replace(branching.nodes[-1], **changes))
+    return dataclasses.replace(branching, nodes=nodes)
+
+
+def test_attempts_are_kept_and_found_at_any_depth(forked):
+    assert Tree.from_json(json.loads(json.dumps(forked.to_json()))) == forked
+    assert names(forked.forked()) == ["0.1", "0.1@1.0"]
+    assert names(forked.walk()) == ["0", "0.0", "0.0.0", "0.0.1", "0.1"]
 
 
 def names(nodes):

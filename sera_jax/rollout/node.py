@@ -15,11 +15,11 @@ How a node ends (`trees.Status`):
 """
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sera_jax.rollout.protocol import Goal, Parsed, parse
-from sera_jax.rollout.situation import Assignment, Episode, Respond, Situation, request_seed
+from sera_jax.rollout.protocol import Parsed, parse
+from sera_jax.rollout.situation import Assignment, Delegation, Episode, Respond, Situation, ask
 from sera_jax.trees import Node, Status, Step
 from sera_jax.worlds.base import StepResult
 
@@ -27,10 +27,6 @@ if TYPE_CHECKING:  # the client is aiohttp; a scripted rollout needs none of it
     from sera_jax.serving.client import Generation, PolicyClient
 
 ENDED = "The world had ended before this step was carried out."
-
-
-# Launches the goals of one step: (assignment, child ids used so far, goals) -> (ids, answer).
-Delegate = Callable[[Assignment, int, tuple[Goal, ...]], Awaitable[tuple[tuple[str, ...], str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +39,18 @@ class _Outcome:
 
 
 def policy_responder(
-    client: "PolicyClient", *, temperature: float, stop_token_ids: Sequence[int]
+    client: "PolicyClient", *, temperature: float | None = None, stop_token_ids: Sequence[int]
 ) -> Respond:
-    """Answers with the policy server. Trees stick to one server for its prefix cache."""
+    """Answers with the policy server. Trees stick to one server for its prefix cache.
+
+    `temperature` is that of acting agents in place of what the situation says.
+    """
 
     async def respond(situation: Situation) -> "Generation":
+        as_told = temperature is None or situation.kind != "act"
         return await client.generate(
             situation.input_ids,
-            temperature=temperature,
+            temperature=situation.temperature if as_told else temperature,
             max_new_tokens=situation.max_new_tokens,
             stop_token_ids=tuple(stop_token_ids),
             seed=situation.seed,
@@ -60,7 +60,7 @@ def policy_responder(
     return respond
 
 
-async def run_node(assignment: Assignment, episode: Episode, delegate: Delegate) -> Node:
+async def run_node(assignment: Assignment, episode: Episode) -> Node:
     """Runs one agent to its end. The agent has joined the world already."""
     prompts, config = episode.prompts, episode.config
     tokens, segment = (), _opening(assignment, episode)
@@ -80,7 +80,7 @@ async def run_node(assignment: Assignment, episode: Episode, delegate: Delegate)
             return end("out_of_context")
         situation = _situation(assignment, episode, index, tokens + segment, room)
         try:
-            generation = _checked(await episode.respond(situation), situation.max_new_tokens)
+            generation = await ask(episode.respond, situation)
         except Exception as error:
             episode.failures.append((assignment.id, error))
             return end("error", error=f"request failed at step {index}: {error!r}")
@@ -90,7 +90,8 @@ async def run_node(assignment: Assignment, episode: Episode, delegate: Delegate)
         text = prompts.decode(ids)
         parsed = _parse(text, generation)
         order = episode.next_order()  # before any child's steps
-        outcome = await _carry_out(parsed, assignment, episode, delegate, _launched(steps))
+        delegation = Delegation(assignment, index, parsed.goals, _launched(steps), tokens, closed)
+        outcome = await _carry_out(parsed, delegation, episode)
         steps.append(
             Step(
                 kind=parsed.kind,
@@ -127,6 +128,13 @@ def _opening(assignment: Assignment, episode: Episode) -> tuple[int, ...]:
 def _situation(
     assignment: Assignment, episode: Episode, step: int, input_ids: tuple[int, ...], room: int
 ) -> Situation:
+    config = episode.config
+    can_delegate = (
+        episode.may_delegate(assignment.depth)
+        and episode.children_left(assignment.branch) != 0
+        and episode.candidates_left()
+    )
+    selecting = config.candidates > 1 and assignment.depth > 0
     return Situation(
         input_ids=input_ids,
         world=assignment.world,
@@ -134,23 +142,12 @@ def _situation(
         goal=assignment.goal,
         depth=assignment.depth,
         step=step,
-        can_delegate=episode.may_delegate(assignment.depth) and episode.children_left() != 0,
-        seed=request_seed(episode.seed, episode.tree_id, assignment.id, step),
+        can_delegate=can_delegate,
+        seed=episode.request_seed(assignment.id, step),
         tree_id=episode.tree_id,
-        max_new_tokens=min(episode.config.max_new_tokens, room),
+        max_new_tokens=min(config.max_new_tokens, room),
+        temperature=config.candidate_temperature if selecting else config.temperature,
     )
-
-
-def _checked(generation: "Generation", max_new_tokens: int) -> "Generation":
-    """Refuses an answer that would train on something else than what was sampled."""
-    count = len(generation.token_ids)
-    if generation.finish_reason not in ("stop", "length"):
-        raise ValueError(f"the policy server ended a request with {generation.finish_reason!r}")
-    if len(generation.logprobs) != count:
-        raise ValueError(f"{count} tokens came with {len(generation.logprobs)} log-probs")
-    if count > max_new_tokens:
-        raise ValueError(f"{count} tokens came where {max_new_tokens} were asked for")
-    return generation
 
 
 def _parse(text: str, generation: "Generation") -> Parsed:
@@ -165,9 +162,8 @@ def _launched(steps: Sequence[Step]) -> int:
     return sum(len(step.children) for step in steps)
 
 
-async def _carry_out(
-    parsed: Parsed, assignment: Assignment, episode: Episode, delegate: Delegate, launched: int
-) -> _Outcome:
+async def _carry_out(parsed: Parsed, delegation: Delegation, episode: Episode) -> _Outcome:
+    assignment = delegation.parent
     if parsed.kind == "finish":
         return _Outcome(status="finished")
     if parsed.reason:  # invalid, or a delegation that cannot be read
@@ -176,7 +172,7 @@ async def _carry_out(
         return _Outcome(ENDED, status="done")
     if parsed.kind == "action":
         return _act(parsed.command, assignment, episode)
-    children, answer = await delegate(assignment, launched, parsed.goals)
+    children, answer = await episode.delegate(delegation, episode)
     return _Outcome(answer, children)
 
 
@@ -188,6 +184,6 @@ def _act(command: str, assignment: Assignment, episode: Episode) -> _Outcome:
         result = StepResult(accepted=True, reward=0.0, done=world.done, observation=answer)
     else:
         result = world.step(agent, command)
-        episode.counts["world_actions"] += 1
+        assignment.branch.world_actions += 1
     observation = episode.prompts.observation(world, agent, result)
     return _Outcome(observation, status="done" if world.done else None)

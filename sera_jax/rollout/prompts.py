@@ -4,17 +4,21 @@ A history is never rendered again. The opening is rendered once through the toke
 template; every later turn contributes only the ids of its own new segment, so that a node's tokens
 are always (previous ids + generated ids + new segment) as the server saw them.
 
-A template set is a folder of four Jinja files: `system`, `opening`, `observation` and `notice`.
-`full` speaks to an instruction model, `compact` spends few tokens for the small model; both ask
-for the same protocol.
+A template set is a folder of six Jinja files: `system`, `opening`, `observation` and `notice` for
+an agent at work, `rubric` and `score` for grading one. `full` speaks to an instruction model,
+`compact` spends few tokens for the small model; both ask for the same protocol.
 """
 
 import pathlib
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import jinja2
 
+from sera_jax.rollout.protocol import parse
+from sera_jax.trees import Node, Rubric
 from sera_jax.worlds.base import StepResult, Task, World
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
@@ -72,15 +76,7 @@ class Prompts:
             first=self.observation(world, agent, None),
             budget=world.state(agent)["steps_left"],
         )
-        messages = []
-        for role, name in (("system", "system"), ("user", "opening")):
-            content = self._clean(self._templates[name].render(values).strip())
-            if content:
-                messages.append({"role": role, "content": content})
-        text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
-        return self.encode(text)
+        return self._conversation(values, system="system", user="opening")
 
     def observation(self, world: World, agent: str, result: StepResult | None) -> str:
         """Text of what `agent` perceives after its command (None: before its first)."""
@@ -102,9 +98,55 @@ class Prompts:
         end, before, after = self._turn
         return self.encode(("" if closed else end) + before + self._clean(text) + after)
 
+    def rubric(self, goal: str) -> str:
+        """Text that asks an agent, in its own context, for a rubric of the goal it delegates."""
+        return self._templates["rubric"].render(goal=goal).strip()
+
+    def score(
+        self, rubric: Rubric, node: Node, before: World, after: World, room: int
+    ) -> list[int] | None:
+        """Ids that ask, in a fresh context, for a score of a child's work.
+
+        Where they exceed `room`, steps in the middle are left out, as few as possible, and the text
+        says how many; None when even without any step there is too much.
+        """
+        shown = [
+            SimpleNamespace(number=number, step=step, parsed=parse(step.text))
+            for number, step in enumerate(node.steps, start=1)
+        ]
+        values = dict(
+            rubric=rubric,
+            node=node,
+            goal=node.goal,
+            before=self.observation(before, node.id, None),
+            after=self.observation(after, node.id, None),
+            state_before=before.state(node.id),
+            state_after=after.state(node.id),
+        )
+
+        def render(kept: int) -> list[int] | None:
+            first, last = (kept + 1) // 2, len(shown) - kept // 2
+            steps = dict(first=shown[:first], left_out=last - first, last=shown[last:])
+            ids = self._conversation(values | steps, user="score")
+            return ids if len(ids) <= room else None
+
+        return _most(render, len(shown))
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of generated ids, without the special tokens that frame a turn."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _conversation(self, values: dict[str, Any], **templates: str) -> list[int]:
+        """Ids of the messages that templates give by role, empty ones left out."""
+        contents = {
+            role: self._clean(self._templates[name].render(values).strip())
+            for role, name in templates.items()
+        }
+        messages = [{"role": role, "content": text} for role, text in contents.items() if text]
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return self.encode(text)
 
     def _clean(self, text: str) -> str:
         # Goals and messages are policy output: they must not open or close a turn. A blank, not
@@ -114,6 +156,22 @@ class Prompts:
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as it stands, no special tokens added."""
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _most(render, count: int) -> list[int] | None:
+    """render(n) for the largest n up to `count` for which it is not None, by bisection."""
+    found = render(count)
+    if found is not None:
+        return found
+    fits, too_many = -1, count
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        ids = render(middle)
+        if ids is None:
+            too_many = middle
+        else:
+            fits, found = middle, ids
+    return found
 
 
 def _next_turn_text(tokenizer) -> tuple[str, str, str]:

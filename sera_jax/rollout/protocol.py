@@ -52,23 +52,23 @@ class Parsed:
     span: tuple[int, int] = (0, 0)
 
 
-class _Refused(Exception):
-    """Carries the reason from the place that found it to `parse`."""
+class Refused(Exception):
+    """Carries the reason from the place that found it to the reader that was called."""
 
 
 def parse(text: str) -> Parsed:
     try:
         kind, body, span = _only_block(text)
-    except _Refused as refusal:
+    except Refused as refusal:
         return Parsed("invalid", reason=str(refusal))
     try:
-        _check_text(body, f"the <{kind}> block")
+        check_text(body, f"the <{kind}> block")
         if kind == "action":
             return Parsed("action", command=body, span=span)
         if kind == "finish":
             return Parsed("finish", message=body, span=span)
         return Parsed("delegate", goals=_goals(_load(body)), span=span)
-    except _Refused as refusal:
+    except Refused as refusal:
         return Parsed(
             "delegate" if kind == "delegate" else "invalid", reason=str(refusal), span=span
         )
@@ -77,33 +77,33 @@ def parse(text: str) -> Parsed:
 def _only_block(text: str) -> tuple[str, str, tuple[int, int]]:
     """(kind, stripped content, span). Any further tag, even inside the content, is a refusal."""
     if not text.strip():
-        raise _Refused("the response is empty")
+        raise Refused("the response is empty")
     tags = []
     for tag in _TAG.finditer(text):
         tags.append(tag)
         if len(tags) > 2:
-            raise _Refused("more than one block; answer with exactly one")
+            raise Refused("more than one block; answer with exactly one")
     if not tags:
-        raise _Refused("no <action>, <delegate> or <finish> block")
+        raise Refused("no <action>, <delegate> or <finish> block")
     first, last = tags[0], tags[-1]
     if first.group(1):
-        raise _Refused(f"{first.group()} closes a block that was not opened")
+        raise Refused(f"{first.group()} closes a block that was not opened")
     if len(tags) == 1:
-        raise _Refused(f"the {first.group()} block is not closed")
+        raise Refused(f"the {first.group()} block is not closed")
     if not last.group(1) or last.group(2) != first.group(2):
-        raise _Refused(f"{first.group()} is followed by {last.group()}; answer with one block")
+        raise Refused(f"{first.group()} is followed by {last.group()}; answer with one block")
     return first.group(2), text[first.end() : last.start()].strip(), (first.start(), last.end())
 
 
-def _check_text(text: str, where: str) -> None:
+def check_text(text: str, where: str) -> None:
     """Refuses what no world, tokenizer or log should be handed."""
     if not text:
-        raise _Refused(f"{where} is empty")
+        raise Refused(f"{where} is empty")
     if len(text) > MAX_BLOCK_CHARACTERS:
-        raise _Refused(f"{where} is longer than {MAX_BLOCK_CHARACTERS} characters")
+        raise Refused(f"{where} is longer than {MAX_BLOCK_CHARACTERS} characters")
     # Cc: control characters. Cs: half a surrogate pair, which JSON can spell and UTF-8 cannot.
     if any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\t\n\r" for c in text):
-        raise _Refused(f"{where} has control characters")
+        raise Refused(f"{where} has control characters")
 
 
 def _load(body: str) -> dict[str, Any]:
@@ -111,31 +111,31 @@ def _load(body: str) -> dict[str, Any]:
         # No number with a point is ever wanted, so none is converted.
         loaded = json.loads(body, parse_float=str, parse_constant=str)
     except RecursionError:
-        raise _Refused("the JSON of the delegation is nested too deeply") from None
+        raise Refused("the JSON of the delegation is nested too deeply") from None
     except ValueError as error:
-        raise _Refused(f"the delegation is not valid JSON: {str(error)[:100]}") from None
+        raise Refused(f"the delegation is not valid JSON: {str(error)[:100]}") from None
     if not isinstance(loaded, dict):
-        raise _Refused('the delegation must be a JSON object with "goal" or "delegations"')
+        raise Refused('the delegation must be a JSON object with "goal" or "delegations"')
     return loaded
 
 
 def _goals(delegation: dict[str, Any]) -> tuple[Goal, ...]:
     if ("goal" in delegation) == ("delegations" in delegation):
-        raise _Refused('the delegation needs either "goal" or "delegations"')
+        raise Refused('the delegation needs either "goal" or "delegations"')
     if "goal" in delegation:
         return (_goal(delegation, None),)
     several = delegation["delegations"]
     if not isinstance(several, list) or not several:
-        raise _Refused('"delegations" must be a list with at least one goal')
+        raise Refused('"delegations" must be a list with at least one goal')
     default = _max_steps(delegation, None)
     return tuple(_goal(item, default) for item in several)
 
 
 def _goal(item: Any, default_steps: int | None) -> Goal:
     if not isinstance(item, dict) or not isinstance(item.get("goal"), str):
-        raise _Refused('every delegation needs a "goal" that is a text')
+        raise Refused('every delegation needs a "goal" that is a text')
     goal = item["goal"].strip()
-    _check_text(goal, "the goal")
+    check_text(goal, "the goal")
     return Goal(goal, _max_steps(item, default_steps))
 
 
@@ -144,5 +144,5 @@ def _max_steps(item: dict[str, Any], default: int | None) -> int | None:
     if steps is None:
         return default
     if isinstance(steps, bool) or not isinstance(steps, int) or steps <= 0:
-        raise _Refused('"max_steps" must be a whole number above 0')
+        raise Refused('"max_steps" must be a whole number above 0')
     return steps

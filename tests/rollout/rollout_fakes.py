@@ -5,11 +5,14 @@ import dataclasses
 from types import SimpleNamespace
 
 from sera_jax.rollout import tree
+from sera_jax.rollout.rubrics import policy_graders
 from sera_jax.rollout.situation import RolloutConfig
 from sera_jax.serving.client import Generation
 from sera_jax.worlds.base import StepResult
 
 STOP = 3  # the id that ends a turn
+RUBRIC = '{"criteria": [{"name": "half", "weight": 3}, {"name": "all", "weight": 1}]}'
+SCORE = '{"gate": 1, "criteria": [1, 0.5]}'  # by RUBRIC: 0.875
 TASK = SimpleNamespace(task_id="count-to-five")
 
 
@@ -31,6 +34,13 @@ class CharacterPrompts:
     def next_turn(self, text, closed):
         return encode(("" if closed else "$") + f"<{text}>")
 
+    def rubric(self, goal):
+        return f"rubric:{goal}"
+
+    def score(self, rubric, node, before, after, room):
+        text = f"{node.goal}|{before.count}->{after.count}|{len(rubric.criteria)}"
+        return encode(text) if len(text) <= room else None
+
     def decode(self, ids):
         return "".join(chr(i) for i in ids if i != STOP)
 
@@ -48,6 +58,7 @@ class CountingWorld:
     count: int = 0
     log: list = dataclasses.field(default_factory=list)
     agents: list = dataclasses.field(default_factory=list)
+    places: dict = dataclasses.field(default_factory=dict)  # agent -> whom it joined beside
 
     @property
     def success(self):
@@ -59,6 +70,11 @@ class CountingWorld:
 
     def join(self, agent, room="kitchen", beside=None):
         self.agents.append(agent)
+        self.places[agent] = beside
+
+    def copy(self):
+        own = {"log": [*self.log], "agents": [*self.agents], "places": {**self.places}}
+        return dataclasses.replace(self, **own)
 
     def lookup(self, agent, command):
         return f"count {self.count}" if command == "inventory" else None
@@ -78,15 +94,20 @@ def generation(text, *, finish_reason="stop", stop=True, version="w0"):
 
 
 def scripted(answers, seen=None):
-    """Answers by node id: a list of texts, Generations or exceptions; then finishes."""
+    """Answers by node id: a list of texts, Generations or exceptions; then finishes.
+
+    Rubrics are answered by "rubric GOAL", scores by "score NODE"; then by RUBRIC and SCORE.
+    """
+    usual = {"act": "<finish>over</finish>", "rubric": RUBRIC, "score": SCORE}
     queues = {node: list(texts) for node, texts in answers.items()}
 
     async def respond(situation):
         if seen is not None:
             seen.append(situation)
         await asyncio.sleep(0)
-        queue = queues.get(situation.agent)
-        answer = queue.pop(0) if queue else "<finish>over</finish>"
+        names = {"act": situation.agent, "rubric": f"rubric {situation.goal}"}
+        queue = queues.get(names.get(situation.kind, f"score {situation.agent}"))
+        answer = queue.pop(0) if queue else usual[situation.kind]
         if isinstance(answer, Exception):
             raise answer
         return generation(answer) if isinstance(answer, str) else answer
@@ -94,12 +115,13 @@ def scripted(answers, seen=None):
     return respond
 
 
-def play(answers, *, world=None, judge=None, seen=None, **limits):
+def play(answers, *, world=None, judge=None, seen=None, graded=False, **limits):
+    """`graded`: by the policy, or by the graders given."""
     config = RolloutConfig(**{"context_length": 10_000, "max_new_tokens": 1_000, **limits})
     world = world or CountingWorld()
     respond = scripted(answers, seen) if isinstance(answers, dict) else answers
     prompts = CharacterPrompts()
-    playing = tree.rollout(
-        TASK, world, respond, prompts, judge, config, tree_id="t1", seed=7, info={"tier": "easy"}
-    )
+    graders = policy_graders(respond, prompts, config) if graded is True else graded or None
+    kept = dict(tree_id="t1", seed=7, info={"tier": "easy"}, graders=graders)
+    playing = tree.rollout(TASK, world, respond, prompts, judge, config, **kept)
     return asyncio.run(playing)

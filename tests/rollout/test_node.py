@@ -7,7 +7,7 @@ import pytest
 from rollout_fakes import STOP, CharacterPrompts, CountingWorld, encode, generation, play
 
 from sera_jax.rollout import node, tree
-from sera_jax.rollout.situation import RolloutConfig, request_seed
+from sera_jax.rollout.situation import RolloutConfig, Situation, request_seed
 from sera_jax.rollout.tree import RolloutError
 
 UP = "<action>up</action>"
@@ -163,6 +163,24 @@ def test_the_responder_of_a_policy_server_passes_the_situation_on():
         seed=request_seed(7, "t1", "0", 0),
         sticky="t1",
     )
+
+
+@pytest.mark.parametrize("given, temperatures", [(0.5, [0.5, 1.0, 0.0]), (None, [0.7, 1.0, 0.0])])
+def test_the_kind_of_call_decides_its_temperature(given, temperatures):
+    asked = []
+
+    class Client:
+        async def generate(self, input_ids, *, temperature, **kwargs):
+            asked.append(temperature)
+            return generation("<delegate>{}</delegate>")
+
+    respond = node.policy_responder(Client(), temperature=given, stop_token_ids=[STOP])
+    play(respond, temperature=0.7, max_steps=1)
+    situation = Situation((1,), None, "0", None, 0, 0, False, 0, "t", 9)
+    for kind, temperature in (("rubric", 1.0), ("score", 0.0)):
+        call = dataclasses.replace(situation, kind=kind, temperature=temperature)
+        asyncio.run(respond(call))
+    assert asked == temperatures
 
 
 def test_a_cancelled_rollout_stops():

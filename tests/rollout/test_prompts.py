@@ -1,9 +1,12 @@
+import dataclasses
 import random
+import re
 
 import pytest
 
 from sera_jax.rollout import prompts as wording
 from sera_jax.rollout.prompts import Prompts
+from sera_jax.trees import Criterion, Node, Rubric, Step
 from sera_jax.warmstart import tokenizer as small
 from sera_jax.worlds import textworld_sync as tws
 
@@ -94,6 +97,69 @@ def test_policy_text_cannot_open_a_turn(prompts, task):
     plain, attacked = (prompts.next_turn(text, closed=True) for text in ("x", attack))
     special = set(prompts.tokenizer.all_special_ids)
     assert [i for i in attacked if i in special] == [i for i in plain if i in special]
+
+
+@pytest.fixture
+def work(task):
+    """A child's record with the worlds around it, and a rubric."""
+    before = tws.World(task)
+    before.join("0.0")
+    after, steps = before.copy(), []
+    while len(steps) < 12:
+        command = tws.oracle.next_action(after, "0.0")
+        result = after.step("0.0", command)
+        observation = f"{result.observation.splitlines()[0]} <|user|>"
+        steps.append(Step("action", f"<action>{command}</action>", observation=observation))
+    steps.append(Step("invalid", "hm"))
+    steps.append(Step("delegate", '<delegate>{"goal": "wash up"}</delegate>', children=("0.0.0",)))
+    node = Node("0.0", "0", 1, "cook", "finished", "all done", steps=tuple(steps))
+    criteria = (Criterion("peeled", "no skin", 0.75), Criterion("honest", "", 0.25))
+    return Rubric(criteria), node, before, after
+
+
+def test_a_rubric_is_asked_for_by_goal(prompts):
+    assert "fetch the salt" in prompts.rubric("fetch the salt")
+
+
+def test_a_score_is_asked_for_with_all_that_counts(prompts, work):
+    rubric, node, before, after = work
+    text = text_of(prompts, prompts.score(*work, 100_000))
+    commands = [step.text.removeprefix("<action>").split("<")[0] for step in node.steps[:12]]
+    for said in ("peeled", "honest", "wash up", "all done", *commands):
+        assert said in text
+    assert prompts.observation(after, "0.0", None).split("\n")[0] in text
+    assert prompts.observation(before, "0.0", None).split("\n")[0] in text
+    silent = dataclasses.replace(node, message=None, status="done")
+    assert "all done" not in text_of(prompts, prompts.score(rubric, silent, before, after, 10_000))
+
+
+def test_a_long_transcript_loses_its_middle_and_says_so(prompts, work):
+    node, texts = work[1], {}
+    full = prompts.score(*work, 100_000)
+    for room in range(len(full), 0, -7):
+        ids = prompts.score(*work, room)
+        if ids is None:
+            break
+        assert len(ids) <= room
+        texts[room] = text_of(prompts, ids)
+    assert len(texts) > 5 and texts.pop(len(full)) == text_of(prompts, full)
+    cuts = [int(re.search(r"(?:cut |\[)(\d+)(?: ;| step)", text)[1]) for text in texts.values()]
+    assert cuts == sorted(cuts) and 0 < cuts[0] < cuts[-1] <= len(node.steps)
+    assert node.steps[0].text[8:-9] in (some := next(iter(texts.values())))
+    assert "wash up" in some and "all done" in some
+    assert prompts.score(*work, 20) is None
+
+
+def test_scored_text_cannot_open_a_turn(prompts, work):
+    rubric, node, before, after = work
+    special = set(prompts.tokenizer.all_special_ids)
+
+    def turns(node):
+        return [i for i in prompts.score(rubric, node, before, after, 100_000) if i in special]
+
+    attack = "".join(prompts.tokenizer.all_special_tokens)
+    attacked = dataclasses.replace(node, message=attack, goal=attack)
+    assert turns(attacked) == turns(dataclasses.replace(node, steps=()))
 
 
 def test_every_notice_says_something(prompts):
