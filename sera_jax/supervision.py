@@ -6,7 +6,6 @@ puts the counting around it or around any other callable of that signature, and 
 judge err now and then. An external model as judge is in external.py and counts for itself.
 """
 
-import collections
 import dataclasses
 import hashlib
 import inspect
@@ -148,20 +147,16 @@ class Judge:
 def noisy(judge: Callable[..., Any], rate: float, seed: int, tree_id: str = "") -> Callable:
     """`judge` with labels flipped with probability `rate` (METHOD 9's label noise).
 
-    Whether a label is flipped depends on the seed, the tree, the agent, the goal and how often that
-    agent was judged on that goal before, never on the label: a resumed run flips the same ones, and
-    attempts at one goal are flipped independently. One wrapper a tree. None stays None.
+    Whether a label is flipped depends on the seed, the tree, the agent (every attempt is one of its
+    own) and the goal alone, so that a resumed run flips the same ones. None stays None.
     """
     if not 0.0 <= rate <= 1.0:
         raise ValueError(f"label noise of {rate}: give a probability between 0 and 1")
     if not rate:
         return judge
-    times: collections.Counter = collections.Counter()
 
     def judged(world: World, goal: str, agent: str) -> Any:
-        identity = (seed, tree_id, agent, goal, times[agent, goal])
-        times[agent, goal] += 1
-        flip = _uniform(identity) < rate
+        flip = _uniform((seed, tree_id, agent, goal)) < rate
         verdict = judge(world, goal, agent)
         if inspect.isawaitable(verdict):
             return _flipped_later(verdict, flip)

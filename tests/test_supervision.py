@@ -139,15 +139,10 @@ def test_noise_flips_its_share_of_either_label_by_identity_alone():
     assert flips == [not label for label in backwards[::-1]]
     more = [not label for label in labels(noisy(mentions, 0.4, 7), AGENTS)]
     assert all(after for before, after in zip(flips, more, strict=True) if before)
+    assert labels(noisy(mentions, 0.5, 7), ["0.0"] * 3) in ([True] * 3, [False] * 3)
     for other in (noisy(mentions, 0.2, 8), noisy(mentions, 0.2, 7, tree_id="1/task/0")):
         agree = sum(label != flip for label, flip in zip(labels(other, AGENTS), flips, strict=True))
         assert 1_200 < agree < 1_500  # 0.2^2 + 0.8^2
-
-
-def test_attempts_at_one_goal_are_flipped_independently():
-    judged = labels(noisy(mentions, 0.5, 7), ["0.0"] * 400)
-    assert 150 < sum(judged) < 250
-    assert judged == labels(noisy(mentions, 0.5, 7), ["0.0"] * 400)
 
 
 def test_noise_leaves_alone_what_is_no_label_and_accepts_only_probabilities():

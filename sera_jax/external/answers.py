@@ -1,5 +1,6 @@
 """What comes back from an endpoint, read with distrust, and the answers kept on disk."""
 
+import contextlib
 import dataclasses
 import email.utils
 import hashlib
@@ -14,6 +15,20 @@ from typing import Any
 
 class ExternalError(RuntimeError):
     """No call can succeed: endpoint gone, key missing or refused, no such model. One line."""
+
+
+@contextlib.contextmanager
+def ungrouped():
+    """Within it, an ExternalError that ended a group of tasks is raised in place of the group."""
+    found = None
+    try:
+        yield
+    except* ExternalError as group:
+        found = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    if found:
+        raise found
 
 
 @dataclasses.dataclass(frozen=True)

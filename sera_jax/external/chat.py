@@ -84,6 +84,8 @@ class ChatClient:
     def __init__(self, endpoint: Endpoint):
         self.endpoint = endpoint
         self._url = _address(endpoint.url)
+        if not endpoint.model:
+            raise ExternalError(f"the external model at {self._url} has to be named (model)")
         self._cache = AnswerCache(endpoint.cache) if endpoint.cache else None
         self._timeout = aiohttp.ClientTimeout(total=endpoint.timeout, connect=10.0)
         self._slots = asyncio.Semaphore(endpoint.max_concurrency)

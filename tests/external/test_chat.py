@@ -254,6 +254,8 @@ def test_an_endpoint_that_is_gone_stops_the_run(monkeypatch):
 def test_addresses_that_are_none(url):
     with pytest.raises(ExternalError, match="like https://HOST/v1"):
         ChatClient(Endpoint(url, "m", key_env=""))
+    with pytest.raises(ExternalError, match="has to be named"):
+        ChatClient(Endpoint("http://host/v1", "", key_env=""))
 
 
 def test_keys_come_from_the_environment_alone(monkeypatch):

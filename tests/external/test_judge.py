@@ -132,11 +132,15 @@ def test_the_world_is_read_in_the_call_itself(task):
 
 def test_noise_around_it_and_equal_end_states_paid_once(task, tmp_path):
     fake = Fake(lambda request: completion('{"success": true}'))
+    attempts = [f"0.0@{n}" for n in range(40)]
 
     async def use(judge):
-        noise = noisy(judge, 0.5, seed=1)
-        worlds = [kitchen(task, 3) for _ in range(40)]
-        return await asyncio.gather(*(noise(world, "g", "0") for world in worlds))
+        noise, judging = noisy(judge, 0.5, seed=1), []
+        for attempt in attempts:
+            world = kitchen(task, 3)
+            world.join(attempt, beside="0")
+            judging.append(noise(world, "g", attempt))
+        return await asyncio.gather(*judging)
 
     verdicts, usage = judge_with(fake, use, cache=str(tmp_path))
     assert 10 < sum(verdicts) < 30
