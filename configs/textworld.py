@@ -15,18 +15,22 @@ Any field can be set on the command line: --config.train.steps=5
 
 import ml_collections
 
+from configs import variants
 from sera_jax import rewards
 
+DEFAULT_VARIANT = "rao"
 
-def get_config(preset: str = "") -> ml_collections.ConfigDict:
-    """The locked config of a preset: "small", "paper", or "" to choose by the machine."""
+
+def get_config(names: str = "") -> ml_collections.ConfigDict:
+    """The locked config of "PRESET,VARIANT,...": each part may be left out."""
     presets = {"small": small, "paper": paper}
-    if not preset:
-        preset = choose_preset()
+    parts = [part for part in names.split(",") if part]
+    preset = parts.pop(0) if parts and parts[0] not in variants.KNOWN else choose_preset()
     if preset not in presets:
         raise ValueError(f"configs/textworld.py has no preset {preset!r}: use :small or :paper")
     config = presets[preset]()
     config.preset = preset
+    variants.apply(config, *(parts or [DEFAULT_VARIANT]))
     return config.lock()
 
 
@@ -52,11 +56,45 @@ def common() -> ml_collections.ConfigDict:
     config.run.checkpoint_every = 10  # optimizer steps
     config.run.keep_checkpoints = 2
     config.run.save_trees = 8  # trees written a step
+    config.run.tree_bytes = 200_000_000  # of all trees written, compressed
 
+    config.variants = ""  # what the config was made with, comma-separated (configs/variants.py)
+    config.cycle = (("execution", 1),)  # objectives and how many steps of each, in turn
+    config.labels = "judge"  # what scores children in execution steps: "judge", "rubric", "none"
+    config.advantages = "leave_one_out"  # or "group", GRPO's, for single agents
     config.rewards = ml_collections.ConfigDict()
-    # Any function Tree -> {node id: reward}; nodes it leaves out are not trained.
+    # Functions of your own go here as they are: Tree -> {node id: reward}, Tree -> {event id:
+    # reward}, (scores, outcomes) -> reward. What they leave out is not trained.
     config.rewards.execution = rewards.verified_rewards
-    config.judge = "mentions"  # who gives y of a child: "mentions" or "none"
+    config.rewards.decomposition = rewards.leaf_coverage
+    config.rewards.rubric = rewards.ranking_reward
+    config.judge = "mentions"  # who gives y of a child or attempt: a program, or "external"
+    config.judge_noise = 0.0  # share of its labels that are flipped (METHOD 9)
+
+    config.rubrics = ml_collections.ConfigDict()
+    config.rubrics.attempts = 8  # B
+    config.rubrics.fork_budget = 16  # worlds a tree, its own included
+    config.rubrics.baseline = "batch"  # or "task": leave-one-out within one root task
+    config.rubrics.writer = "policy"  # or "external", or "global": one rubric for every goal
+    config.rubrics.scorer = "policy"  # or "external"
+    config.rubrics.weights = "shared"  # the scorer's: or "frozen", a copy of the first policy
+    config.rubrics.score_source = "weighted"  # or "stated": the scorer's own total
+    config.rubrics.global_criteria = (
+        ("all that the goal names is done", 3.0),
+        ("nothing that others need was used up or left half done", 1.0),
+        ("the report says what is true", 1.0),
+        ("no action was wasted", 1.0),
+    )
+
+    config.external = ml_collections.ConfigDict()  # an OpenAI-compatible endpoint
+    config.external.url = "http://127.0.0.1:8000/v1"
+    config.external.model = ""
+    config.external.key_env = "OPENAI_API_KEY"  # "": an endpoint without a key
+    config.external.timeout = 60.0  # seconds a request
+    config.external.requests_per_second = 0.0  # 0: no limit
+    config.external.max_concurrency = 16
+    config.external.cache = ""  # folder of answers; "": nothing is kept
+    config.external.parameters = ml_collections.ConfigDict()  # of every request, over the usual
 
     config.rollout = ml_collections.ConfigDict()
     config.rollout.delegation = True
@@ -68,6 +106,7 @@ def common() -> ml_collections.ConfigDict:
     config.train = ml_collections.ConfigDict()
     config.train.tasks = 8  # an optimizer step
     config.train.trees = 8  # a task (K)
+    config.train.loss = "cispo"  # or "grpo"
     config.train.clip_low = 0.0
     config.train.clip_high = 5.0
     config.train.weight_decay = 0.017
@@ -78,6 +117,7 @@ def common() -> ml_collections.ConfigDict:
 
     config.server = ml_collections.ConfigDict()
     config.server.url = ""  # comma-separated; "": one is started on loopback
+    config.server.evaluator_url = ""  # of the frozen evaluator, where rubrics.weights asks for one
     config.server.api_key_env = "SERA_API_KEY"  # names of the variables that hold the keys
     config.server.admin_key_env = "SERA_ADMIN_API_KEY"
     config.server.max_concurrency = 64
@@ -111,7 +151,7 @@ def small() -> ml_collections.ConfigDict:
     config.train.remat = "none"
     config.train.logprob_chunk = 512
 
-    config.server.slots = 64
+    config.server.slots = 80
     config.server.replicas = 2
 
     config.eval = ml_collections.ConfigDict()
@@ -130,7 +170,7 @@ def small() -> ml_collections.ConfigDict:
     config.warmstart.num_kv_heads = 2
     config.warmstart.head_dim = 64
     config.warmstart.tasks = 2800  # demonstration trees
-    config.warmstart.steps = 1600
+    config.warmstart.steps = 2000
     config.warmstart.learning_rate = 3e-3
     config.warmstart.rows = 2  # of the longest row length, a step
     return config

@@ -1,7 +1,7 @@
 """Sequences of tokens -> rows of fixed shape, several sequences a row."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 import flax.struct
@@ -10,6 +10,8 @@ import numpy as np
 
 from sera_jax import advantages as credit
 from sera_jax import trees
+from sera_jax.rollout.protocol import parse
+from sera_jax.rollout.spans import token_span
 
 Array = np.ndarray | jax.Array
 
@@ -94,6 +96,49 @@ def _from_node(tree: trees.Tree, node: trees.Node, advantage: float) -> Sequence
 def idle_tokens(sequences: Iterable[Sequence]) -> int:
     """Trained tokens of all idle sequences, for `train_step.update`."""
     return sum(sequence.trained for sequence in sequences if sequence.idle)
+
+
+def from_delegations(
+    records: Iterable[trees.Tree],
+    advantages: Iterable[Mapping[str, float]],
+    decode: Callable[[Seq[int]], str],
+) -> list[Sequence]:
+    """Decomposition objective: the tokens of each delegation block that has an advantage.
+
+    A sequence is a delegating node's whole trajectory, of which only its blocks are trained, each
+    with the advantage of its own event. `decode` is that of the tokenizer that sampled.
+    """
+    sequences = []
+    for tree, values in zip(records, advantages, strict=True):
+        events: dict[str, list[tuple[trees.Step, float]]] = {}
+        for event, node, step in tree.events():
+            if event in values:
+                events.setdefault(node.id, []).append((step, values[event]))
+        nodes = tree.by_id()
+        sequences += [_from_events(nodes[key], found, decode) for key, found in events.items()]
+    return sequences
+
+
+def _from_events(node: trees.Node, events, decode) -> Sequence:
+    length = len(node.tokens)
+    mask, logprobs = np.zeros(length, bool), np.zeros(length, np.float32)
+    advantages = np.zeros(length, np.float32)
+    for step, advantage in events:
+        ids = node.tokens[step.start : step.end]
+        first, last = token_span(decode, ids, *parse(step.text).span)
+        block = slice(step.start + first, step.start + last)
+        mask[block], advantages[block] = True, advantage
+        logprobs[step.start : step.end] = step.logprobs
+    return Sequence(np.asarray(node.tokens, np.int32), mask, logprobs, advantages, node.depth)
+
+
+def from_call(call: trees.Call, advantage: float, depth: int) -> Sequence:
+    """Rubric objective: the whole completion. `depth` is that of the child it is for."""
+    length, start = len(call.tokens), call.start
+    mask, logprobs = np.zeros(length, bool), np.zeros(length, np.float32)
+    mask[start:], logprobs[start:] = True, call.logprobs
+    tokens = np.asarray(call.tokens, np.int32)
+    return Sequence(tokens, mask, logprobs, np.full(length, advantage, np.float32), depth)
 
 
 def pack(

@@ -16,6 +16,7 @@ import numpy as np
 
 from sera_jax import metrics
 from sera_jax.progress import Progress
+from sera_jax.rollout.grading import COUNTS
 from sera_jax.trees import Tree
 from sera_jax.worlds.base import Task
 
@@ -80,6 +81,27 @@ async def evaluate(
     return [records[task_id] for task_id in dict.fromkeys(task.task_id for task in tasks)]
 
 
+async def evaluate_sets(
+    sets: Mapping[str, Sequence[Task]],
+    rollout_one: Callable[[Task, str], Awaitable[Tree]],
+    stem: str | pathlib.Path,
+    *,
+    title: str,
+    **options: Any,
+) -> dict[str, list[Record]]:
+    """Set name -> records; each set has its file, `stem` with its name, and its own tree ids."""
+    results = {}
+    for name, tasks in sets.items():
+        results[name] = await evaluate(
+            tasks,
+            lambda task, name=name: rollout_one(task, f"{name}/{task.task_id}"),
+            f"{stem}_{name}.jsonl",
+            title=f"{title}, {name} tasks",
+            **options,
+        )
+    return results
+
+
 def record_of(task: Task, tree: Tree) -> Record:
     """What evaluation keeps of a tree."""
     steps = [step for node in tree.nodes for step in node.steps]
@@ -94,7 +116,7 @@ def record_of(task: Task, tree: Tree) -> Record:
         "tokens": sum(step.end - step.start for step in steps),
         # The rollout knows which actions cost the world nothing (look-ups); a bare tree does not.
         "world_actions": tree.info.get("world_actions", actions),
-    }
+    } | {name: tree.info[name] for name in COUNTS if tree.info.get(name)}
 
 
 def summary(records: Sequence[Record]) -> Summary:
@@ -104,6 +126,11 @@ def summary(records: Sequence[Record]) -> Summary:
         for name in dict.fromkeys(record[column] for record in records):
             rows[f"{column}: {name}"] = [r for r in records if r[column] == name]
     return {name: _row(members) for name, members in rows.items()}
+
+
+def counts(records: Sequence[Record]) -> dict[str, int]:
+    """Rubrics, scores, verdicts and candidates of a whole evaluation, by rollout/grading.py."""
+    return {name: sum(record.get(name, 0) for record in records) for name in COUNTS}
 
 
 def table(summaries: Mapping[str, Summary]) -> str:

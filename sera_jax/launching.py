@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import functools
 import importlib
+import json
 import pathlib
 from collections.abc import Iterator
 from types import ModuleType
 
 import jax
 
-from sera_jax import checkpoints, metrics, supervision, train, train_step
+from sera_jax import checkpoints, credit, evaluate, metrics, supervision, train, train_step
 from sera_jax.evaluate import EvaluationError
-from sera_jax.model import huggingface, sharding
+from sera_jax.external.answers import ExternalError
+from sera_jax.model import huggingface, qwen3, sharding
 from sera_jax.rollout.prompts import Prompts
+from sera_jax.sampler import PROGRAMS, Sampler
 from sera_jax.serving.client import PolicyClient, PolicyServerError
 from sera_jax.serving.embedded import embedded_server
 from sera_jax.warmstart import build
@@ -23,10 +27,23 @@ class SetupError(Exception):
     """Something the run needs is not there; the message says how to get it."""
 
 
+CHOICES = {
+    "judge": (*PROGRAMS, "external"),
+    "labels": ("judge", "rubric", "none"),
+    "advantages": tuple(credit.EXECUTION_ADVANTAGES),
+    "train.loss": ("cispo", "grpo"),
+    "rubrics.writer": ("policy", "external", "global"),
+    "rubrics.scorer": ("policy", "external"),
+    "rubrics.weights": ("shared", "frozen"),
+    "rubrics.baseline": ("batch", "task"),
+    "rubrics.score_source": ("weighted", "stated"),
+}
+
 # What a user can cause: shown in a line or two, without a traceback.
 USER_ERRORS = (
     SetupError,
     EvaluationError,
+    ExternalError,
     PolicyServerError,
     checkpoints.CheckpointError,
     huggingface.CheckpointError,
@@ -42,8 +59,12 @@ def run(config, folder: pathlib.Path) -> None:
     metrics.write_config(folder, config)
     metrics.write_provenance(folder)
     first = pathlib.Path(config.model.path) if config.model.path else build.prepare(config)
-    with policy_servers(config, first, folder) as urls:
-        training = prepare(config, folder, first, urls)
+    with contextlib.ExitStack() as servers:
+        urls = servers.enter_context(policy_servers(config, first, folder))
+        evaluator = ()
+        if config.rubrics.weights == "frozen":
+            evaluator = servers.enter_context(policy_servers(config, first, folder, "evaluator"))
+        training = prepare(config, folder, first, urls, evaluator)
         with training.checkpoints:
             closing = asyncio.run(train.train(training))
     if closing is None:
@@ -55,6 +76,58 @@ def run(config, folder: pathlib.Path) -> None:
     print(f"\n{closing}\ntrained policy: {policy}")
 
 
+def evaluate_policy(
+    config, policy: pathlib.Path, folder: pathlib.Path, candidates: int, judge: str
+) -> str:
+    """Held-out success of the policy in `policy`, the best of `candidates` at each delegation.
+
+    METHOD 8: with `judge` "policy" its own rubrics choose, with "external" the external model's
+    yes or no. One JSON line a task in `folder`; what is there already is not done again.
+    """
+    with config.unlocked():
+        config.model.path = str(policy)
+        if judge == "external":
+            config.judge = "external"
+    check(config)
+    jax.config.update("jax_compilation_cache_dir", str(build.cache_folder() / "xla"))
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics.write_config(folder, config)
+    vocab_size = qwen3.Config.from_huggingface(
+        json.loads((policy / "config.json").read_text())
+    ).vocab_size
+    with policy_servers(config, policy, folder) as urls:
+        sampler = make_sampler(config, policy, vocab_size, urls)
+        results = asyncio.run(_evaluate(sampler, folder, candidates, judge))
+    parts = []
+    for name, records in results.items():
+        summary = evaluate.table({f"N = {candidates}": evaluate.summary(records)})
+        used = {key: count for key, count in evaluate.counts(records).items() if count}
+        parts.append(f"Held-out success in %, {name} tasks\n{summary}\n{used or ''}".rstrip())
+    return "\n\n".join(parts)
+
+
+async def _evaluate(sampler: Sampler, folder: pathlib.Path, candidates: int, judge: str) -> dict:
+    config = sampler.config
+    asked = credit.Sampling(
+        rubrics=candidates > 1 and judge == "policy",
+        judged=candidates > 1 and judge == "external",
+    )
+    limits = {
+        "candidates": candidates,
+        "temperature": config.eval.temperature,
+        "rubric_temperature": 0.0,
+    }
+    async with sampler:
+        return await evaluate.evaluate_sets(
+            sampler.worlds.evaluation_tasks(config.eval),
+            functools.partial(sampler.tree, asked=asked, **limits),
+            folder / "evaluation",
+            title=f"held-out success, N = {candidates}",
+            concurrency=config.server.max_concurrency,
+            settings={"policy": config.model.path, "judge": judge, **limits},
+        )
+
+
 def check(config) -> None:
     """Stops at once, with what to do, where weights or servers are missing."""
     path = config.model.path
@@ -63,9 +136,12 @@ def check(config) -> None:
             f"no checkpoint at {path} (config.model.path). Get one with\n"
             f"  hf download Qwen/{pathlib.Path(path).name} --local-dir {path}"
         )
-    if config.judge not in train.JUDGES:
-        known = ", ".join(train.JUDGES)
-        raise SetupError(f"config.judge={config.judge!r} is unknown; there are {known}")
+    for field, known in CHOICES.items():
+        value = config
+        for part in field.split("."):
+            value = value[part]
+        if value not in known:
+            raise SetupError(f"config.{field}={value!r} is unknown; there are {', '.join(known)}")
     try:
         worlds = benchmark(config)
         worlds.training_tasks(config.tasks, config.seed, 0, 1)
@@ -92,22 +168,34 @@ async def _check_servers(config) -> None:
 
 
 @contextlib.contextmanager
-def policy_servers(config, first: pathlib.Path, folder: pathlib.Path) -> Iterator[list[str]]:
-    """URLs of the configured servers, or of one that lives as long as the run."""
-    if config.server.url:
-        yield config.server.url.split(",")
+def policy_servers(
+    config, policy: pathlib.Path, folder: pathlib.Path, name: str = "server"
+) -> Iterator[list[str]]:
+    """URLs of the configured servers, or of one that lives as long as the run.
+
+    `name` "evaluator" asks for the servers of the frozen copy that scores rubrics (METHOD 9).
+    """
+    configured = config.server.url if name == "server" else config.server.evaluator_url
+    if configured:
+        yield configured.split(",")
         return
     options = (
         f"--context_length={config.rollout.context_length}",
         f"--slots={config.server.slots}",
         f"--replicas={config.server.replicas}",
     )
-    with embedded_server(first, folder / "server.log", *options) as url:
-        print(f"policy server: embedded, {url} (log: {folder / 'server.log'})")
+    with embedded_server(policy, folder / f"{name}.log", *options) as url:
+        print(f"policy {name}: embedded, {url} (log: {folder / f'{name}.log'})")
         yield [url]
 
 
-def prepare(config, folder: pathlib.Path, first: pathlib.Path, urls: list[str]) -> train.Run:
+def prepare(
+    config,
+    folder: pathlib.Path,
+    first: pathlib.Path,
+    urls: list[str],
+    evaluator: list[str] = (),
+) -> train.Run:
     """A run at its beginning, or at the newest checkpoint in `folder`."""
     mesh = sharding.make_mesh()
     params, model = huggingface.load(first, mesh=mesh)
@@ -132,21 +220,32 @@ def prepare(config, folder: pathlib.Path, first: pathlib.Path, urls: list[str]) 
     training = train.Run(
         config=config,
         folder=folder,
-        worlds=benchmark(config),
-        prompts=Prompts(load_tokenizer(first), config.benchmark, config.prompts),
         model=model,
         setup=setup,
         state=train_step.init_state(params, setup),
         checkpoints=checkpoints.Checkpoints(folder / "checkpoints", config.run.keep_checkpoints),
-        client=_client(config, urls, model.vocab_size),
+        sampler=make_sampler(config, first, model.vocab_size, urls, evaluator),
     )
     restored = training.checkpoints.restore_latest(training.state)
     if restored:
         training.state, training.step = restored.state, restored.step
         training.seconds = restored.extras["seconds"]
-        training.counters = supervision.Counters(restored.extras["supervision"])
+        training.sampler.counters = supervision.Counters(restored.extras["supervision"])
         print(f"resuming after step {training.step}")
     return training
+
+
+def make_sampler(
+    config, policy: pathlib.Path, vocab_size: int, urls: list[str], evaluator: list[str] = ()
+) -> Sampler:
+    """A sampler of the policy that the servers at `urls` hold; its tokenizer is read here."""
+    return Sampler(
+        config=config,
+        worlds=benchmark(config),
+        prompts=Prompts(load_tokenizer(policy), config.benchmark, config.prompts),
+        client=_client(config, urls, vocab_size),
+        evaluator=_client(config, evaluator, vocab_size) if evaluator else None,
+    )
 
 
 def _client(config, urls: list[str], vocab_size: int) -> PolicyClient:

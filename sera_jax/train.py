@@ -5,28 +5,24 @@ advantages, and takes one gradient step; the new weights then go to the policy s
 trainer knows only as URLs (METHOD 5). Held-out success is measured before and after.
 """
 
-import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
 import pathlib
 import time
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
-from sera_jax import advantages, batching, evaluate, losses, metrics, supervision, train_step
+from sera_jax import batching, credit, evaluate, losses, metrics, schedule, train_step
 from sera_jax.checkpoints import Checkpoints
 from sera_jax.interrupt import Interrupt
 from sera_jax.model import qwen3
-from sera_jax.rollout.node import policy_responder
-from sera_jax.rollout.prompts import Prompts
-from sera_jax.rollout.situation import RolloutConfig
-from sera_jax.rollout.tree import RolloutError, rollout
+from sera_jax.rollout.grading import COUNTS
+from sera_jax.sampler import Sampler
 from sera_jax.serving import weight_sync
-from sera_jax.serving.client import PolicyClient
+from sera_jax.tree_writer import TreeWriter
 from sera_jax.trees import Tree
-
-JUDGES = {"mentions": supervision.mentions, "none": None}
 
 
 @dataclasses.dataclass
@@ -35,16 +31,14 @@ class Run:
 
     config: Any
     folder: pathlib.Path
-    worlds: ModuleType  # the benchmark's package under sera_jax.worlds
-    prompts: Prompts
     model: qwen3.Config
     setup: train_step.Setup
     state: train_step.TrainState
     checkpoints: Checkpoints
-    client: PolicyClient
+    sampler: Sampler
+    trees: TreeWriter | None = None  # while training
     step: int = 0  # optimizer steps done, no-ops included
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by phase, all steps
-    counters: supervision.Counters = dataclasses.field(default_factory=supervision.Counters)
     interrupt: Interrupt = dataclasses.field(default_factory=Interrupt)
 
     @contextlib.contextmanager
@@ -61,8 +55,12 @@ class Run:
 async def train(run: Run) -> str | None:
     """From the run's present step to its last -> the closing table; None when interrupted."""
     config = run.config
-    async with run.client:
-        with run.interrupt, metrics.MetricsWriter(run.folder, run.step) as writer:
+    async with run.sampler:
+        with (
+            run.interrupt,
+            metrics.MetricsWriter(run.folder, run.step) as writer,
+            TreeWriter(run.folder, config.run.tree_bytes, run.step) as run.trees,
+        ):
             before = await held_out(run, "before") if run.step == 0 else None
             await sync(run)
             recent: list[float] = []  # seconds of the last steps
@@ -88,24 +86,23 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
 
     A batch without any signal is a no-op that still counts as a step (METHOD 5).
     """
-    config, record = run.config, {"objective": "execution"}
+    config, sampler = run.config, run.sampler
+    objective = schedule.objective_at(run.step, config.cycle)
+    asked = credit.sampling(objective, config)
+    record: dict[str, Any] = {"objective": objective}
 
     # ---- Sample: fresh trees of fresh tasks, with the weights of this moment
-    tasks = run.worlds.training_tasks(config.tasks, config.seed, run.step, config.train.tasks)
+    tasks = sampler.worlds.training_tasks(config.tasks, config.seed, run.step, config.train.tasks)
     with run.timed("sampling", record):
-        groups = await run.interrupt.unless_asked(sample(run, tasks))
+        groups = await run.interrupt.unless_asked(sampler.groups(tasks, run.step, asked))
     if groups is None:
         return None
 
-    # ---- Credit: rewards of each tree, advantages within each task
-    credits = []
-    for group in groups:
-        rewards = [config.rewards.execution(tree) for tree in group]
-        credits += advantages.execution_advantages(group, rewards)
+    # ---- Credit: rewards of each tree, advantages within each task or batch
+    trees = [tree for group in groups for tree in group]
+    sequences = credit.sequences(objective, groups, config, sampler.prompts.decode)
 
     # ---- Batch
-    trees = [tree for group in groups for tree in group]
-    sequences = batching.from_trees(trees, credits)
     idle = batching.idle_tokens(sequences)
     batches = batching.pack(
         sequences, row_length=config.train.row_lengths, rows=config.train.rows, keep_idle=False
@@ -114,8 +111,8 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
     # ---- Update: no await in here, so that state and step change together
     with run.timed("training", record):
         if batches:
-            objective = cispo(config.train.clip_low, config.train.clip_high)
-            run.state, updated = train_step.update(run.state, batches, objective, run.setup, idle)
+            loss = loss_function(config.train.loss, config.train.clip_low, config.train.clip_high)
+            run.state, updated = train_step.update(run.state, batches, loss, run.setup, idle)
             record |= {name: float(value) for name, value in updated.items()}
         run.step += 1
 
@@ -125,91 +122,71 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
             await sync(run)
 
     # ---- Record
-    with (run.folder / "trees.jsonl").open("a") as file:
-        for tree in trees[: config.run.save_trees]:
-            metrics.append_line(file, tree.to_json())
+    run.trees.write(run.step - 1, objective, trees[: config.run.save_trees])
     lost = config.train.tasks * config.train.trees - len(trees)
     return {
-        **metrics.tree_metrics(trees, config.rewards.execution),
+        **metrics.tree_metrics(trees, config.rewards.execution if asked.graded else outcome),
+        **evaluator_audit(trees),
         "no_op": not batches,
         "trees_lost": lost,
         "sequences": len(sequences),
         "rows": sum(len(batch.tokens) for batch in batches),
-        "supervision": run.counters.to_json(),
-        "client": dict(run.client.counters),
+        "grading": grading_counts(trees),
+        "supervision": sampler.counters.to_json(),
+        "client": dict(sampler.client.counters),
         **record,
     }
 
 
-async def sample(run: Run, tasks: list) -> list[list[Tree]]:
-    """K trees of each task, all at once; a tree whose request failed is left out."""
-    config, size = run.config, run.config.train.trees
-    verify = JUDGES[config.judge]
-    judge = supervision.Judge(verify, run.counters) if verify else None
+def outcome(tree: Tree) -> dict[str, float]:
+    """R of the root: all that a step without rewards of children knows."""
+    return {tree.root.id: tree.reward}
 
-    async def one(task, number: int) -> Tree | None:
-        tree_id = f"{run.step}/{task.task_id}/{number}"
-        try:
-            return await play(run, task, tree_id, judge, config.rollout.temperature)
-        except RolloutError as error:
-            print(f"tree left out: {error}", flush=True)
-            return None
 
-    trees = await asyncio.gather(*(one(task, k) for task in tasks for k in range(size)))
-    groups = [trees[i * size : (i + 1) * size] for i in range(len(tasks))]
-    return [[tree for tree in group if tree is not None] for group in groups]
+def grading_counts(trees: Sequence[Tree]) -> dict[str, int]:
+    """Rubrics, scores, verdicts and forks of a step, as they happened (METHOD 5's table)."""
+    return {name: sum(tree.info.get(name, 0) for tree in trees) for name in COUNTS}
+
+
+def evaluator_audit(trees: Sequence[Tree]) -> dict[str, Any]:
+    """Scores beside verified outcomes, over forked goals and by depth (METHOD 9)."""
+    forked = [node for tree in trees for node in tree.forked()]
+    if not forked:
+        return {}
+    groups = [credit.scores_and_outcomes(node) for node in forked]
+    by_outcome = collections.defaultdict(list)
+    for node, (scores, outcomes) in zip(forked, groups, strict=True):
+        for score, success in zip(scores, outcomes, strict=True):
+            if score is not None and success is not None:
+                by_outcome[f"d{node.depth} {'success' if success else 'failure'}"].append(score)
+    means = {name: sum(scores) / len(scores) for name, scores in sorted(by_outcome.items())}
+    return {"ranking": metrics.ranking_metrics(groups), "score_by_outcome": means}
 
 
 async def held_out(run: Run, when: str) -> dict[str, list] | None:
     """Set name -> evaluation records; None when interrupted. Goes on from its own files."""
-    config, results = run.config, {}
+    config = run.config
     settings = {"when": when, "rollout": config.rollout.to_dict(), "eval": config.eval.to_dict()}
     with run.timed("evaluation"):
-        for name, tasks in run.worlds.evaluation_tasks(config.eval).items():
-
-            async def one(task, name=name) -> Tree:
-                return await play(
-                    run, task, f"{name}/{task.task_id}", None, config.eval.temperature
-                )
-
-            results[name] = await run.interrupt.unless_asked(
-                evaluate.evaluate(
-                    tasks,
-                    one,
-                    run.folder / f"evaluation_{when}_{name}.jsonl",
-                    title=f"held-out success {when}, {name} tasks",
-                    concurrency=config.server.max_concurrency,
-                    settings=settings,
-                )
+        return await run.interrupt.unless_asked(
+            evaluate.evaluate_sets(
+                run.sampler.worlds.evaluation_tasks(config.eval),
+                functools.partial(
+                    run.sampler.tree, asked=credit.Sampling(), temperature=config.eval.temperature
+                ),
+                run.folder / f"evaluation_{when}",
+                title=f"held-out success {when}",
+                concurrency=config.server.max_concurrency,
+                settings=settings,
             )
-            if results[name] is None:
-                return None
-    return results
-
-
-async def play(run: Run, task, tree_id: str, judge, temperature: float) -> Tree:
-    """One tree of `task` by the present policy."""
-    respond = policy_responder(
-        run.client, temperature=temperature, stop_token_ids=run.prompts.stop_ids
-    )
-    return await rollout(
-        task,
-        run.worlds.World(task),
-        respond,
-        run.prompts,
-        judge,
-        RolloutConfig(**run.config.rollout),
-        tree_id=tree_id,
-        seed=run.config.seed,
-        info={"tier": task.tier, "family": task.family, "optimizer_step": run.step},
-    )
+        )
 
 
 async def sync(run: Run) -> None:
     """Puts the present weights, named by their number of updates, on every server."""
     version = str(int(run.state.step))
     await weight_sync.sync(
-        run.client,
+        run.sampler.client,
         run.state.params,
         run.model,
         run.folder / "weights",
@@ -221,13 +198,14 @@ async def sync(run: Run) -> None:
 def save(run: Run) -> None:
     """Checkpoints this moment, unless it is saved already."""
     if run.step and run.checkpoints.latest_step != run.step:
-        extras = {"seconds": run.seconds, "supervision": run.counters.to_json()}
+        extras = {"seconds": run.seconds, "supervision": run.sampler.counters.to_json()}
         run.checkpoints.save(run.step, run.state, extras)
 
 
 @functools.cache  # one function object, one compilation
-def cispo(clip_low: float, clip_high: float):
-    return functools.partial(losses.cispo, clip_low=clip_low, clip_high=clip_high)
+def loss_function(name: str, clip_low: float, clip_high: float):
+    function = {"cispo": losses.cispo, "grpo": losses.grpo}[name]
+    return functools.partial(function, clip_low=clip_low, clip_high=clip_high)
 
 
 def closing_table(run: Run, before: dict[str, list], after: dict[str, list]) -> str:
@@ -237,9 +215,11 @@ def closing_table(run: Run, before: dict[str, list], after: dict[str, list]) -> 
         columns = {"before": before[name], "after": after[name]}
         summaries = {when: evaluate.summary(records) for when, records in columns.items()}
         parts.append(f"Held-out success in %, {name} tasks\n{evaluate.table(summaries)}")
-    usage = run.counters.to_json()
-    calls = ", ".join(f"{purpose} {used['calls']}" for purpose, used in usage.items()) or "none"
-    tokens = run.counters.total().input_tokens
+    purposes = run.sampler.counters.to_json()
+    if purposes:
+        columns = list(next(iter(purposes.values())))
+        rows = [[purpose, *map(str, used.values())] for purpose, used in purposes.items()]
+        parts.append("Supervision\n" + evaluate.aligned([["", *columns], *rows]))
     seconds = ", ".join(f"{name} {metrics.short_time(s)}" for name, s in run.seconds.items())
-    parts.append(f"Verifier calls: {calls} ({tokens} model input tokens)\nWall clock: {seconds}")
+    parts.append(f"Wall clock: {seconds}")
     return "\n\n".join(parts)

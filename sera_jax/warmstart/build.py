@@ -21,7 +21,6 @@ from sera_jax.model import huggingface, qwen3, sharding
 from sera_jax.progress import Progress
 from sera_jax.rollout import prompts as wording
 from sera_jax.rollout.situation import RolloutConfig
-from sera_jax.trees import Tree
 from sera_jax.warmstart import demonstrations, tokenizer
 from sera_jax.worlds.textworld_sync import curriculum
 
@@ -29,7 +28,6 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 # Files whose change makes another first policy.
 SOURCES = ("warmstart", "rollout", "worlds/textworld_sync", "model/qwen3.py", "train_step.py")
 EMBEDDING_SCALE = 0.3
-ALONE_EVERY = 8  # one tree in so many is played with delegation off, for the baselines
 CORPUS_TREES = 64  # enough text to learn merges from; all its words occur
 
 
@@ -40,8 +38,8 @@ def prepare(config) -> pathlib.Path:
         print(f"warm start: {folder} (cached)")
         return folder
     print(f"warm start: no policy yet, making one in {folder}")
-    prompts, trees = demonstrate(config)
-    params, model = imitate(config, prompts, trees)
+    prompts, sequences = demonstrate(config)
+    params, model = imitate(config, prompts, sequences)
     with tempfile.TemporaryDirectory() as beside:
         prompts.tokenizer.save_pretrained(beside)
         huggingface.export(params, model, folder, tokenizer_dir=beside)
@@ -53,8 +51,8 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(base) / "sera_jax"
 
 
-def demonstrate(config) -> tuple[wording.Prompts, list[Tree]]:
-    """Demonstration trees, and the prompts (with a tokenizer of their text) they were made with."""
+def demonstrate(config) -> tuple[wording.Prompts, list[batching.Sequence]]:
+    """Demonstrations, and the prompts (with a tokenizer of their text) they were made with."""
     start = config.warmstart
     rng = random.Random(start.seed)
     tasks = curriculum.fresh("warmstart", tuple(config.tasks.tiers), 0, start.tasks)
@@ -62,19 +60,20 @@ def demonstrate(config) -> tuple[wording.Prompts, list[Tree]]:
     names = sorted({item.name for t in tasks for dish in t.dishes for item in dish.recipe})
     # A first tokenizer without merges spells the text out; the second is trained on that text.
     spelled = _prompts(config, tokenizer.train([], names, start.vocabulary))
-    trees = _play(tasks[:CORPUS_TREES], spelled, config, context_length=1_000_000)
-    corpus = [spelled.tokenizer.decode(node.tokens) for tree in trees for node in tree.nodes]
+    text = _play(tasks[:CORPUS_TREES], spelled, config, "text", graded=True, context=1_000_000)
+    corpus = [spelled.tokenizer.decode(sequence.tokens) for sequence in text]
     prompts = _prompts(config, tokenizer.train(corpus, names, start.vocabulary))
-    alone = tasks[::ALONE_EVERY]
-    together = [task for index, task in enumerate(tasks) if index % ALONE_EVERY]
-    context = config.rollout.context_length
-    trees = _play(together, prompts, config, context, title="demonstrations")
-    trees += _play(alone, prompts, config, context, delegation=False, title="played alone")
-    return prompts, trees
+    # Of every eight tasks one is played alone, for the baselines, and three show the evaluator.
+    kinds = [tasks[k::8] for k in range(8)]
+    alone, graded, plain = kinds[0], sum(kinds[1:4], []), sum(kinds[4:], [])
+    sequences = _play(plain, prompts, config, "demonstrations")
+    sequences += _play(graded, prompts, config, "demonstrations with rubrics", graded=True)
+    sequences += _play(alone, prompts, config, "demonstrations alone", delegation=False)
+    return prompts, sequences
 
 
-def imitate(config, prompts: wording.Prompts, trees: list[Tree]):
-    """(params, model config) after supervised steps on every agent's own tokens."""
+def imitate(config, prompts: wording.Prompts, sequences: list[batching.Sequence]):
+    """(params, model config) after supervised steps on all that the demonstrations wrote."""
     start = config.warmstart
     model = qwen3.Config(
         vocab_size=len(prompts.tokenizer),
@@ -95,7 +94,6 @@ def imitate(config, prompts: wording.Prompts, trees: list[Tree]):
     # From a usual start of 0.02 a model this small takes far longer to learn to copy names.
     params["embed"] *= EMBEDDING_SCALE / jnp.std(params["embed"])
     state = train_step.init_state(params, setup)
-    sequences = batching.from_trees(trees, [{n.id: 1.0 for n in t.nodes} for t in trees])
     rng = np.random.default_rng(start.seed)
     queue: list[batching.Batch] = []
     with Progress("warm start", start.steps, "steps") as progress:
@@ -121,18 +119,34 @@ def _epoch(sequences, config, rng: np.random.Generator) -> list[batching.Batch]:
 
 
 def _play(
-    tasks, prompts, config, context_length: int, *, delegation: bool = True, title: str = "text"
-) -> list[Tree]:
+    tasks,
+    prompts,
+    config,
+    title: str,
+    *,
+    graded: bool = False,
+    delegation: bool = True,
+    context: int = 0,
+) -> list[batching.Sequence]:
+    """Plays the tasks; each agent's trajectory and each evaluator's call is a sequence."""
+    context = context or config.rollout.context_length
     limits = RolloutConfig(
-        context_length=context_length,
-        max_new_tokens=context_length,
+        context_length=context,
+        max_new_tokens=context,
         max_depth=config.rollout.max_depth,
         max_steps=config.rollout.max_steps,
         delegation=delegation,
     )
     mistakes, seed = demonstrations.Mistakes(), config.warmstart.seed
     with Progress(title, len(tasks), "trees") as progress:
-        return asyncio.run(demonstrations.play(tasks, prompts, limits, mistakes, seed, progress))
+        trees, calls = asyncio.run(
+            demonstrations.play(tasks, prompts, limits, mistakes, seed, progress, graded=graded)
+        )
+    sequences = batching.from_trees(trees, [{n.id: 1.0 for n in t.nodes} for t in trees])
+    for tokens, first in calls:
+        mask = [index >= first for index in range(len(tokens))]
+        sequences.append(batching.supervised(tokens, mask))
+    return sequences
 
 
 def _prompts(config, trained) -> wording.Prompts:

@@ -3,7 +3,8 @@
 A responder stands in for the policy server: it looks at the world in place of the tokens and
 answers with what a competent but careless agent would write. The mistakes are what training is
 left to remove: an action at random, a dish never eaten, a report of work not done, a root that
-does not check its children or does everything itself.
+does not check its children or does everything itself. What it writes and scores as an evaluator
+(evaluator.py) is as uneven.
 """
 
 import asyncio
@@ -12,11 +13,12 @@ import random
 import re
 from collections.abc import Callable
 
+from sera_jax.rollout import rubrics, tree
 from sera_jax.rollout import situation as situations
-from sera_jax.rollout import tree
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.serving.client import Generation
 from sera_jax.trees import Tree
+from sera_jax.warmstart import evaluator
 from sera_jax.worlds import textworld_sync as tws
 
 
@@ -70,17 +72,36 @@ def goal_text(dish: tws.Dish) -> str:
     return f"eat {dish.dish_id} : {' '.join(item.name for item in dish.recipe)}"
 
 
-def demonstrator(task: tws.Task, prompts: Prompts, mistakes: Mistakes, rng: random.Random):
-    """A responder (rollout/node.py) that plays every agent of one tree of `task`."""
+# A call outside of any trajectory: (prompt and answer, where the answer starts).
+Call = tuple[tuple[int, ...], int]
+
+
+def demonstrator(
+    task: tws.Task, prompts: Prompts, mistakes: Mistakes, rng: random.Random, calls: list[Call]
+):
+    """A responder (rollout/node.py) that plays every agent of one tree of `task`.
+
+    What it answers as an evaluator is no part of a trajectory and is added to `calls`.
+    """
     plans: dict[str, _Plan] = {}
     goals = {dish.dish_id: goal_text(dish) for dish in task.dishes}
 
     async def respond(situation: situations.Situation) -> Generation:
         await asyncio.sleep(0)  # siblings take turns, as they do against a server
-        if situation.agent not in plans:
-            plans[situation.agent] = _make_plan(task, situation, mistakes, rng)
-        text = _response(plans[situation.agent], situation, goals, mistakes, rng)
+        if situation.kind == "act":
+            if situation.agent not in plans:
+                plans[situation.agent] = _make_plan(task, situation, mistakes, rng)
+            text = _response(plans[situation.agent], situation, goals, mistakes, rng)
+        elif situation.kind == "rubric":
+            text = evaluator.rubric(
+                named_dishes(situation.goal), named_items(task, situation.goal), rng
+            )
+        else:
+            text = evaluator.score(situation.rubric, situation.node, situation.world, rng)
         ids = tuple(prompts.encode(text))
+        if situation.kind != "act":
+            ids += (prompts.tokenizer.eos_token_id,)
+            calls.append((situation.input_ids + ids, len(situation.input_ids)))
         return Generation(ids, (0.0,) * len(ids), "stop", (("demonstration", len(ids)),))
 
     return respond
@@ -102,14 +123,22 @@ def _make_plan(
             checks=not happens(mistakes.does_not_check),
             queue=list(dishes),
         )
-    names = sorted({item.name for dish in task.dishes for item in dish.recipe}, key=len)
     return _Plan(
-        re.findall(r"dish_\d+", situation.goal),
-        [name for name in names if f" {name}" in situation.goal],
+        named_dishes(situation.goal),
+        named_items(task, situation.goal),
         alone=True,
         eats=not happens(mistakes.forgets_to_eat),
         hands_on=situation.can_delegate and happens(mistakes.sub_delegates),
     )
+
+
+def named_dishes(goal: str) -> list[str]:
+    return re.findall(r"dish_\d+", goal)
+
+
+def named_items(task: tws.Task, goal: str) -> list[str]:
+    names = sorted({item.name for dish in task.dishes for item in dish.recipe})
+    return [name for name in names if f" {name}" in goal]
 
 
 def tight(task: tws.Task) -> bool:
@@ -192,23 +221,29 @@ async def play(
     mistakes: Mistakes,
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[Tree]:
-    """One demonstration tree a task, in order; `progress` is told how many are done."""
-    trees = []
+    *,
+    graded: bool = False,
+) -> tuple[list[Tree], list[Call]]:
+    """One demonstration tree a task, in order; with `graded` its evaluator's calls too.
+
+    `progress` is told how many trees are done.
+    """
+    trees, calls = [], []
     for index, task in enumerate(tasks):
-        rng = random.Random(f"{seed}/{index}")
+        respond = demonstrator(task, prompts, mistakes, random.Random(f"{seed}/{index}"), calls)
         trees.append(
             await tree.rollout(
                 task,
                 tws.World(task),
-                demonstrator(task, prompts, mistakes, rng),
+                respond,
                 prompts,
                 None,
                 config,
                 tree_id=f"demonstration-{index}",
                 seed=seed,
                 info={"tier": task.tier, "family": task.family},
+                graders=rubrics.policy_graders(respond, prompts, config) if graded else None,
             )
         )
         progress(index + 1)
-    return trees
+    return trees, calls

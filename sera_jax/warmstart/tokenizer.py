@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 import transformers
 
+from sera_jax.rollout.rubric_text import SPELLING
+
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 PROTOCOL = (
@@ -25,6 +27,7 @@ PROTOCOL = (
     '<delegate>{"delegations": [{"goal": "',
     '"}, {"goal": "',
     '"}]}</delegate>',
+    *SPELLING,
 )
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content }}{% endfor %}"

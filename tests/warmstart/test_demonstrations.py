@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from sera_jax import rewards
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.situation import RolloutConfig
 from sera_jax.warmstart import demonstrations, tokenizer
@@ -28,7 +29,12 @@ def prompts(tasks):
 
 def play(tasks, prompts, mistakes, **limits):
     config = dataclasses.replace(LIMITS, **limits)
-    return asyncio.run(demonstrations.play(tasks, prompts, config, mistakes, seed=0))
+    trees, _ = asyncio.run(demonstrations.play(tasks, prompts, config, mistakes, seed=0))
+    return trees
+
+
+def play_graded(tasks, prompts, mistakes):
+    return asyncio.run(demonstrations.play(tasks, prompts, LIMITS, mistakes, seed=0, graded=True))
 
 
 def test_without_mistakes_every_task_is_solved_by_a_tree(tasks, prompts):
@@ -90,3 +96,21 @@ def test_shuffled_preparations_are_the_same_ones_dealt_anew(tasks):
                 i.preparation for i in after.recipe
             )
     assert any(other != task for other in shuffled)
+
+
+def test_rubrics_and_scores_are_shown_and_of_uneven_use(tasks, prompts):
+    trees, calls = play_graded(tasks, prompts, Mistakes())
+    children = [node for tree in trees for node in tree.nodes if node.parent is not None]
+    assert all(child.rubric and child.rubric.criteria for child in children)
+    assert sum(len(child.rubric.criteria) >= 4 for child in children) == len(children)
+    assert len(calls) > len(children)
+    texts = [prompts.tokenizer.decode(tokens[start:]) for tokens, start in calls]
+    assert all(text.startswith('{"') and text.endswith(tokenizer.END) for text in texts)
+    # Scores and what happened: related, and not the same.
+    gaps = {True: [], False: []}
+    for tree in trees:
+        for node in tree.nodes:
+            if node.parent is not None and (score := rewards.node_score(node)) is not None:
+                gaps["not" not in (node.message or "")].append(score)
+    means = {done: sum(scores) / len(scores) for done, scores in gaps.items()}
+    assert means[False] + 0.2 < means[True] < 1.0
