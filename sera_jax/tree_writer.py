@@ -134,6 +134,10 @@ def read_trees(folder: str | pathlib.Path) -> Iterator[Record]:
             yield json.loads(line)
 
 
+def count_trees(folder: str | pathlib.Path) -> int:
+    return sum(text.count("\n") for _, text in _members(pathlib.Path(folder) / NAME))
+
+
 def _member(records: Sequence[Record]) -> bytes:
     text = "".join(_line(record) for record in records)
     packer = zlib.compressobj(6, wbits=31)  # 31: with a gzip header

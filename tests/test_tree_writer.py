@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sera_jax import tree_writer
-from sera_jax.tree_writer import NAME, TreeWriter, read_trees
+from sera_jax.tree_writer import NAME, TreeWriter, count_trees, read_trees
 from sera_jax.trees import Node, Step, Tree
 
 PLENTY = 10_000_000
@@ -38,6 +38,7 @@ def test_reads_back_trees_and_what_came_with_them(tmp_path):
     with TreeWriter(tmp_path, PLENTY) as writer:
         writer.write(3, "rubric", trees, rewards=[{"0": 1.0}, {}], advantages=[{"0": -0.5}, {}])
     first, second = read_trees(tmp_path)
+    assert count_trees(tmp_path) == 2
     assert Tree.from_json(first) == trees[0]
     assert (first["step"], first["objective"]) == (3, "rubric")
     assert (first["rewards"], first["advantages"]) == ({"0": 1.0}, {"0": -0.5})

@@ -1,0 +1,1 @@
+"""What a run did, for people: `python -m sera_jax.report runs/NAME [runs/OTHER ...]`."""
