@@ -70,7 +70,8 @@ def lines(records: Records, *path: str, label: str) -> list[Series]:
         for key in path:
             inner = inner.get(key) if isinstance(inner, dict) else None
         keys |= dict.fromkeys(inner or {})
-    found = [line(records, label.format(key), *path, key) for key in sorted(keys)]
+    names = {key: label.format(key).replace("_", " ") for key in sorted(keys)}
+    found = [line(records, name, *path, key) for key, name in names.items()]
     return [series for one in found for series in one]
 
 
@@ -119,6 +120,10 @@ def _ranking(records: Records) -> list[Series]:
         "margin_satisfaction": "right by the margin",
     }
     return [s for key, name in names.items() for s in line(records, name, "ranking", key)]
+
+
+def _grading(records: Records) -> list[Series]:
+    return [series for series in lines(records, "grading", label="{}") if any(series.y)]
 
 
 def _advantages(records: Records) -> list[Series]:
@@ -178,6 +183,19 @@ CHARTS = (
         _ranking,
         "rate",
         main=True,
+    ),
+    Chart(
+        "score_by_outcome",
+        "Scores of successes and failures",
+        "Mean evaluator score of the attempts of forked groups, by depth and outcome.",
+        lambda records: lines(records, "score_by_outcome", label="{}"),
+        "rate",
+    ),
+    Chart(
+        "grading",
+        "Rubrics, scores, verdicts and forks",
+        "Of each step, as they happened.",
+        _grading,
     ),
     Chart("advantages", "Advantages", "Of the nodes or events trained on.", _advantages),
     Chart(

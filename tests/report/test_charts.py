@@ -45,6 +45,12 @@ def test_drift_pairs_each_score_with_its_outcome():
     assert verified.dashed and not score.dashed and verified.colour == score.colour
 
 
+def test_counts_that_stay_zero_are_not_drawn():
+    assert list(series("grading", [{"step": 0, "grading": {"forks": 2, "scores_invalid": 0}}])) == [
+        "forks"
+    ]
+
+
 def test_a_program_verifier_draws_no_token_curve():
     record = {"step": 0, "supervision": {"child": {"calls": 3, "input_tokens": 0}}}
     assert series("external", [record])["child"].y == [3]

@@ -60,15 +60,25 @@ function forkCard(entry, tree) {
     scoreStrip(node.attempts), h("div", { class: "attempts" }, node.attempts.map((attempt) => attemptCard(attempt, entry, tree))));
 }
 
+// Attempts of one outcome whose scores are too near to be drawn apart share a mark.
+function clusters(attempts) {
+  const found = [];
+  for (const attempt of [...attempts].sort((a, b) => a.score.total - b.score.total || a.index - b.index)) {
+    const last = found[found.length - 1];
+    if (last && attempt.score.total - last[0].score.total < 0.08) last.push(attempt);
+    else found.push([attempt]);
+  }
+  return found;
+}
+
 function scoreStrip(attempts) {
-  const rows = [[true, "success"], [false, "failure"], [null, "not verified"]].filter(([value]) => attempts.some((a) => a.verified === value));
-  const seen = {};
-  const dot = (attempt) => {
-    const place = `${attempt.verified}/${Math.round(25 * attempt.score.total)}`;
-    seen[place] = (seen[place] || 0) + 1;
-    return h("i", { class: attempt.verified === null ? "unknown" : attempt.verified ? "good" : "bad", title: `attempt ${attempt.index}: score ${number(attempt.score.total)}`, style: { left: `calc(${100 * attempt.score.total}% + ${(seen[place] - 1) * 9}px)` } }, attempt.index);
+  const lanes = [[true, "success", "good"], [false, "failure", "bad"], [null, "not verified", "unknown"]];
+  const mark = (group, kind) => {
+    const at = group[0].score.total;
+    return h("i", { class: kind, title: group.map((a) => `attempt ${a.index}: score ${number(a.score.total)}`).join("\n"), style: { left: `${100 * at}%`, transform: `translateX(${-100 * at}%)` } }, group.map((a) => a.index).join(" "));
   };
-  return h("div", { class: "strip" }, rows.map(([value, label]) => h("div", { class: "lane" }, h("span", {}, label), h("div", {}, attempts.filter((a) => a.verified === value && a.score.total !== null).map(dot)))),
+  const lane = ([value, label, kind]) => h("div", { class: "lane" }, h("span", {}, label), h("div", {}, clusters(attempts.filter((a) => a.verified === value && a.score.total !== null)).map((group) => mark(group, kind))));
+  return h("div", { class: "strip" }, lanes.filter(([value]) => attempts.some((a) => a.verified === value)).map(lane),
     h("div", { class: "lane scale" }, h("span", {}, "score"), h("div", {}, ["0", "0.5", "1"].map((text) => h("span", {}, text)))));
 }
 
