@@ -46,7 +46,7 @@ def test_without_an_accelerator_the_small_preset_is_chosen_and_said(capsys):
         (["--config=configs/nowhere.py"], "No such file or directory: 'configs/nowhere.py'"),
         (["--config=configs/textworld.py:small", "--config.train.steps=x"], "invalid literal"),
         ([], "--config must have a value"),
-        (["--config=configs/textworld.py:small", "--config.judge=oracle"], "mentions, none"),
+        (["--config=configs/textworld.py:small", "--config.judge=oracle"], "mentions, external"),
         (["--config=configs/textworld.py:small", "--config.tasks.tiers=('hrd',)"], "no tier 'hrd'"),
         (["--config=configs/textworld.py:paper"], "hf download Qwen/Qwen3-4B-Instruct-2507"),
     ],

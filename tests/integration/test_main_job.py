@@ -9,9 +9,13 @@ import time
 
 import pytest
 
+from sera_jax.tree_writer import read_trees
+
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = (
-    "--config=configs/textworld.py:small",
+    "--config=configs/textworld.py:small,sera",
+    "--config.cycle=(('execution',1),('decomposition',1),('rubric',1))",
+    "--config.rubrics.attempts=2",
     "--config.warmstart.tasks=48",
     "--config.warmstart.steps=30",
     "--config.train.steps=3",
@@ -54,7 +58,8 @@ def whole(tmp_path_factory):
 
 def test_a_run_ends_with_its_table_and_everything_in_its_folder(whole):
     folder, output = whole
-    assert "step 3/3 execution" in output
+    for number, objective in enumerate(("execution", "decomposition", "rubric"), start=1):
+        assert f"step {number}/3 {objective}" in output
     for text in ("Held-out success in %, fresh tasks", "before", "after", "Wall clock"):
         assert text in output and text in (folder / "summary.txt").read_text()
     assert json.loads((folder / "config.json").read_text())["train"]["steps"] == 3
@@ -75,18 +80,22 @@ def test_each_step_samples_with_the_newest_weights(whole):
     metrics = lines(whole[0] / "metrics.jsonl")
     version = 0  # updates so far; a step without signal makes none
     for record in metrics:
-        trees = [t for t in lines(whole[0] / "trees.jsonl") if step_of(t) == record["step"]]
+        trees = [t for t in read_trees(whole[0]) if t["step"] == record["step"]]
         assert len(trees) == 4
         assert {v for t in trees for v in versions(t)} == {str(version)}
         version += not record["no_op"]
 
 
-def step_of(tree):
-    return tree["info"]["optimizer_step"]
-
-
 def versions(tree):
     return [v for node in tree["nodes"] for step in node["steps"] for v, _ in step["versions"]]
+
+
+def test_each_kind_of_step_asks_only_for_what_it_needs(whole):
+    execution, decomposition, rubric = (r["grading"] for r in lines(whole[0] / "metrics.jsonl"))
+    assert execution["judge_calls"] == execution["forks"] == 0
+    assert not any(decomposition.values())
+    assert execution["scores"] + execution["scores_by_rule"] + execution["scores_invalid"] > 0
+    assert rubric["judge_calls"] == rubric["attempts"] == 2 * rubric["forks"]
 
 
 def test_an_interrupted_run_resumes_to_the_same_end(whole, tmp_path):
@@ -102,9 +111,9 @@ def test_an_interrupted_run_resumes_to_the_same_end(whole, tmp_path):
     done = len(lines(folder / "metrics.jsonl"))
     assert 1 <= done < 3, "the interrupt came too late to test anything"
     assert f"resuming after step {done}" in finish(start(folder))
-    for name in ("metrics.jsonl", "trees.jsonl"):
+    for read in (lambda f: lines(f / "metrics.jsonl"), read_trees):
         expected, actual = (
-            [same_for_the_same_seed(r) for r in lines(f / name)] for f in (whole[0], folder)
+            [same_for_the_same_seed(r) for r in read(f)] for f in (whole[0], folder)
         )
         assert actual == expected
     assert (folder / "evaluation_after_test.jsonl").read_text() == (

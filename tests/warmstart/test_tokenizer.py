@@ -45,7 +45,7 @@ def test_the_chat_template_marks_roles_with_single_tokens(trained):
 def test_a_saved_tokenizer_is_read_back_from_the_disk(trained, tmp_path):
     trained.save_pretrained(tmp_path)
     again = small.load(tmp_path)
-    text = '<finish>salt eaten</finish><|end|><|user|>'
+    text = "<finish>salt eaten</finish><|end|><|user|>"
     assert again.encode(text) == trained.encode(text)
     assert again.chat_template == trained.chat_template and again.eos_token == small.END
 
