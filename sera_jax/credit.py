@@ -1,13 +1,13 @@
 """What each objective samples, and how its trees become training sequences (METHOD 3, 4 and 5).
 
-    sampling(objective, config)      -> which calls a step of it needs, and no others
-    sequences(objective, groups, ..) -> what it trains, from the trees of each task
+    sampling(objective, config)    -> which calls a step of it needs, and no others
+    credit(objective, groups, ...) -> what it trains, from the trees of each task
 
 An objective whose trees hold no signal gives no sequence: its step is a recorded no-op.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sera_jax import advantages, batching, rewards
@@ -41,47 +41,61 @@ def sampling(objective: str, config: Any) -> Sampling:
     return Sampling()
 
 
-def sequences(
+@dataclasses.dataclass(frozen=True)
+class Credit:
+    """What a batch trains, and why: one dict of rewards and advantages a tree, in their order.
+
+    Keys are node ids, event ids of delegations, or ids of forked children, by objective.
+    """
+
+    sequences: list[batching.Sequence]
+    rewards: list[Mapping[str, float]]
+    advantages: list[Mapping[str, float]]
+
+
+def credit(
     objective: str,
     groups: Sequence[Sequence[Tree]],
     config: Any,
     decode: Callable[[Sequence[int]], str],
-) -> list[batching.Sequence]:
+) -> Credit:
     """Training sequences of one optimizer batch; `groups` holds the trees of each task."""
-    build = {"execution": _execution, "decomposition": _decomposition, "rubric": _rubric}
-    return build[objective](groups, config, decode)
+    trees = [tree for group in groups for tree in group]
+    if objective == "rubric":
+        return _rubric(trees, config)
+    reward, advantage = {
+        "execution": (config.rewards.execution, EXECUTION_ADVANTAGES[config.advantages]),
+        "decomposition": (config.rewards.decomposition, advantages.decomposition_advantages),
+    }[objective]
+    earned, values = [], []
+    for group in groups:
+        earned += (of_group := [reward(tree) for tree in group])
+        values += advantage(group, of_group)
+    if objective == "execution":
+        return Credit(batching.from_trees(trees, values), earned, values)
+    return Credit(batching.from_delegations(trees, values, decode), earned, values)
 
 
-def _execution(groups, config, decode) -> list[batching.Sequence]:
-    credited = []
-    for trees in groups:
-        earned = [config.rewards.execution(tree) for tree in trees]
-        values = EXECUTION_ADVANTAGES[config.advantages](trees, earned)
-        credited += batching.from_trees(trees, values)
-    return credited
-
-
-def _decomposition(groups, config, decode) -> list[batching.Sequence]:
-    credited = []
-    for trees in groups:
-        earned = [config.rewards.decomposition(tree) for tree in trees]
-        values = advantages.decomposition_advantages(trees, earned)
-        credited += batching.from_delegations(trees, values, decode)
-    return credited
-
-
-def _rubric(groups, config, decode) -> list[batching.Sequence]:
-    forked = [(tree, node) for trees in groups for tree in trees for node in tree.forked()]
-    written = [(tree, node) for tree, node in forked if node.rubric_call is not None]
+def _rubric(trees: Sequence[Tree], config: Any) -> Credit:
+    written = [
+        (index, node)
+        for index, tree in enumerate(trees)
+        for node in tree.forked()
+        if node.rubric_call is not None
+    ]
     source = config.rubrics.score_source
     earned = [config.rewards.rubric(*scores_and_outcomes(node, source)) for _, node in written]
-    by_task = [tree.task_id for tree, _ in written] if config.rubrics.baseline == "task" else None
-    values = advantages.rubric_advantages(earned, by_task)
-    return [
-        batching.from_call(node.rubric_call, value, node.depth)
-        for (_, node), value in zip(written, values, strict=True)
-        if value is not None
-    ]
+    by_task = config.rubrics.baseline == "task"
+    tasks = [trees[index].task_id for index, _ in written] if by_task else None
+    values = advantages.rubric_advantages(earned, tasks)
+    credited = Credit([], [{} for _ in trees], [{} for _ in trees])
+    for (index, node), reward, value in zip(written, earned, values, strict=True):
+        if reward is not None:
+            credited.rewards[index][node.id] = reward
+        if value is not None:
+            credited.advantages[index][node.id] = value
+            credited.sequences.append(batching.from_call(node.rubric_call, value, node.depth))
+    return credited
 
 
 def scores_and_outcomes(

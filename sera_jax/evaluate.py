@@ -7,6 +7,7 @@
 """
 
 import asyncio
+import collections
 import json
 import pathlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -116,6 +117,7 @@ def record_of(task: Task, tree: Tree) -> Record:
         "tokens": sum(step.end - step.start for step in steps),
         # The rollout knows which actions cost the world nothing (look-ups); a bare tree does not.
         "world_actions": tree.info.get("world_actions", actions),
+        "choices": dict(collections.Counter(n.choice for n in tree.nodes if n.choice)),
     } | {name: tree.info[name] for name in COUNTS if tree.info.get(name)}
 
 
@@ -130,7 +132,11 @@ def summary(records: Sequence[Record]) -> Summary:
 
 def counts(records: Sequence[Record]) -> dict[str, int]:
     """Rubrics, scores, verdicts and candidates of a whole evaluation, by rollout/grading.py."""
-    return {name: sum(record.get(name, 0) for record in records) for name in COUNTS}
+    found = {name: sum(record.get(name, 0) for record in records) for name in COUNTS}
+    choices = collections.Counter()  # why which candidate was committed
+    for record in records:
+        choices.update(record["choices"])
+    return found | {f"chosen by {reason}": count for reason, count in choices.items()}
 
 
 def table(summaries: Mapping[str, Summary]) -> str:

@@ -2,19 +2,18 @@
 
 import asyncio
 import contextlib
-import functools
 import importlib
-import json
 import pathlib
+import shutil
 from collections.abc import Iterator
 from types import ModuleType
 
 import jax
 
-from sera_jax import checkpoints, credit, evaluate, metrics, supervision, train, train_step
+from sera_jax import checkpoints, credit, metrics, supervision, train, train_step
 from sera_jax.evaluate import EvaluationError
 from sera_jax.external.answers import ExternalError
-from sera_jax.model import huggingface, qwen3, sharding
+from sera_jax.model import huggingface, sharding
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.sampler import PROGRAMS, Sampler
 from sera_jax.serving.client import PolicyClient, PolicyServerError
@@ -74,58 +73,6 @@ def run(config, folder: pathlib.Path) -> None:
     huggingface.export(training.state.params, training.model, policy, first, config.model.dtype)
     (folder / "summary.txt").write_text(closing + "\n")
     print(f"\n{closing}\ntrained policy: {policy}")
-
-
-def evaluate_policy(
-    config, policy: pathlib.Path, folder: pathlib.Path, candidates: int, judge: str
-) -> str:
-    """Held-out success of the policy in `policy`, the best of `candidates` at each delegation.
-
-    METHOD 8: with `judge` "policy" its own rubrics choose, with "external" the external model's
-    yes or no. One JSON line a task in `folder`; what is there already is not done again.
-    """
-    with config.unlocked():
-        config.model.path = str(policy)
-        if judge == "external":
-            config.judge = "external"
-    check(config)
-    jax.config.update("jax_compilation_cache_dir", str(build.cache_folder() / "xla"))
-    folder.mkdir(parents=True, exist_ok=True)
-    metrics.write_config(folder, config)
-    vocab_size = qwen3.Config.from_huggingface(
-        json.loads((policy / "config.json").read_text())
-    ).vocab_size
-    with policy_servers(config, policy, folder) as urls:
-        sampler = make_sampler(config, policy, vocab_size, urls)
-        results = asyncio.run(_evaluate(sampler, folder, candidates, judge))
-    parts = []
-    for name, records in results.items():
-        summary = evaluate.table({f"N = {candidates}": evaluate.summary(records)})
-        used = {key: count for key, count in evaluate.counts(records).items() if count}
-        parts.append(f"Held-out success in %, {name} tasks\n{summary}\n{used or ''}".rstrip())
-    return "\n\n".join(parts)
-
-
-async def _evaluate(sampler: Sampler, folder: pathlib.Path, candidates: int, judge: str) -> dict:
-    config = sampler.config
-    asked = credit.Sampling(
-        rubrics=candidates > 1 and judge == "policy",
-        judged=candidates > 1 and judge == "external",
-    )
-    limits = {
-        "candidates": candidates,
-        "temperature": config.eval.temperature,
-        "rubric_temperature": 0.0,
-    }
-    async with sampler:
-        return await evaluate.evaluate_sets(
-            sampler.worlds.evaluation_tasks(config.eval),
-            functools.partial(sampler.tree, asked=asked, **limits),
-            folder / "evaluation",
-            title=f"held-out success, N = {candidates}",
-            concurrency=config.server.max_concurrency,
-            settings={"policy": config.model.path, "judge": judge, **limits},
-        )
 
 
 def check(config) -> None:
@@ -217,6 +164,9 @@ def prepare(
         temperature=config.rollout.temperature,
         mesh=mesh,
     )
+    for name in huggingface.TOKENIZER_FILES:  # what trees say is read with it, also later
+        if (first / name).is_file():
+            shutil.copyfile(first / name, folder / name)
     training = train.Run(
         config=config,
         folder=folder,

@@ -5,7 +5,6 @@ advantages, and takes one gradient step; the new weights then go to the policy s
 trainer knows only as URLs (METHOD 5). Held-out success is measured before and after.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -18,6 +17,8 @@ from sera_jax import batching, credit, evaluate, losses, metrics, schedule, trai
 from sera_jax.checkpoints import Checkpoints
 from sera_jax.interrupt import Interrupt
 from sera_jax.model import qwen3
+from sera_jax.report.measures import measures
+from sera_jax.report.tensorboard import EventWriter
 from sera_jax.rollout.grading import COUNTS
 from sera_jax.sampler import Sampler
 from sera_jax.serving import weight_sync
@@ -59,6 +60,7 @@ async def train(run: Run) -> str | None:
         with (
             run.interrupt,
             metrics.MetricsWriter(run.folder, run.step) as writer,
+            EventWriter(run.folder, run.step) as events,
             TreeWriter(run.folder, config.run.tree_bytes, run.step) as run.trees,
         ):
             before = await held_out(run, "before") if run.step == 0 else None
@@ -72,6 +74,7 @@ async def train(run: Run) -> str | None:
                 recent.append(time.monotonic() - start)
                 left = metrics.seconds_left(recent, config.train.steps - run.step)
                 writer.write(run.step - 1, record)
+                events.write(run.step - 1, record)
                 print(metrics.progress_line(run.step - 1, config.train.steps, record, left))
                 if run.step % config.run.checkpoint_every == 0:
                     save(run)
@@ -100,12 +103,15 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
 
     # ---- Credit: rewards of each tree, advantages within each task or batch
     trees = [tree for group in groups for tree in group]
-    sequences = credit.sequences(objective, groups, config, sampler.prompts.decode)
+    credited = credit.credit(objective, groups, config, sampler.prompts.decode)
 
     # ---- Batch
-    idle = batching.idle_tokens(sequences)
+    idle = batching.idle_tokens(credited.sequences)
     batches = batching.pack(
-        sequences, row_length=config.train.row_lengths, rows=config.train.rows, keep_idle=False
+        credited.sequences,
+        row_length=config.train.row_lengths,
+        rows=config.train.rows,
+        keep_idle=False,
     )
 
     # ---- Update: no await in here, so that state and step change together
@@ -122,14 +128,21 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
             await sync(run)
 
     # ---- Record
-    run.trees.write(run.step - 1, objective, trees[: config.run.save_trees])
+    some = slice(None, None, max(1, len(trees) // config.run.save_trees))  # of all tasks
+    run.trees.write(
+        run.step - 1,
+        objective,
+        trees[some],
+        rewards=credited.rewards[some],
+        advantages=credited.advantages[some],
+    )
     lost = config.train.tasks * config.train.trees - len(trees)
     return {
         **metrics.tree_metrics(trees, config.rewards.execution if asked.graded else outcome),
-        **evaluator_audit(trees),
+        **measures(trees, credited.advantages),
         "no_op": not batches,
         "trees_lost": lost,
-        "sequences": len(sequences),
+        "sequences": len(credited.sequences),
         "rows": sum(len(batch.tokens) for batch in batches),
         "grading": grading_counts(trees),
         "supervision": sampler.counters.to_json(),
@@ -146,21 +159,6 @@ def outcome(tree: Tree) -> dict[str, float]:
 def grading_counts(trees: Sequence[Tree]) -> dict[str, int]:
     """Rubrics, scores, verdicts and forks of a step, as they happened (METHOD 5's table)."""
     return {name: sum(tree.info.get(name, 0) for tree in trees) for name in COUNTS}
-
-
-def evaluator_audit(trees: Sequence[Tree]) -> dict[str, Any]:
-    """Scores beside verified outcomes, over forked goals and by depth (METHOD 9)."""
-    forked = [node for tree in trees for node in tree.forked()]
-    if not forked:
-        return {}
-    groups = [credit.scores_and_outcomes(node) for node in forked]
-    by_outcome = collections.defaultdict(list)
-    for node, (scores, outcomes) in zip(forked, groups, strict=True):
-        for score, success in zip(scores, outcomes, strict=True):
-            if score is not None and success is not None:
-                by_outcome[f"d{node.depth} {'success' if success else 'failure'}"].append(score)
-    means = {name: sum(scores) / len(scores) for name, scores in sorted(by_outcome.items())}
-    return {"ranking": metrics.ranking_metrics(groups), "score_by_outcome": means}
 
 
 async def held_out(run: Run, when: str) -> dict[str, list] | None:

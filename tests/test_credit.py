@@ -14,6 +14,10 @@ def decode(ids):
     return "".join(BLOCK if i == 9 else "x" for i in ids)
 
 
+def sequences(objective, groups, config, decode):
+    return credit.credit(objective, groups, config, decode).sequences
+
+
 def step(kind, start, ids, children=()):
     end = start + len(ids)
     logprobs = tuple(-0.1 * i for i in ids)
@@ -45,7 +49,7 @@ def rao():
 
 def test_execution_trains_all_that_was_generated_in_nodes_with_a_reward():
     groups = [[tree(1.0, verified=True), tree(0.0, verified=False)]]
-    root, child, lost_root, lost_child = credit.sequences("execution", groups, rao(), decode)
+    root, child, lost_root, lost_child = sequences("execution", groups, rao(), decode)
     # r - R of the other tree: 1 - 0, 1 - 0, 0 - 1, 0 - 1 (METHOD 3).
     for sequence, advantage in ((root, 1), (child, 1), (lost_root, -1), (lost_child, -1)):
         assert set(sequence.advantages[sequence.mask]) == {advantage}
@@ -56,14 +60,14 @@ def test_execution_trains_all_that_was_generated_in_nodes_with_a_reward():
 def test_sera_rewards_children_by_their_rubric(config):
     graded = dict(rubric=RUBRIC, score=Score(1, (1.0, 0.0)))
     groups = [[tree(1.0, **graded), tree(0.0, rubric=RUBRIC, score=None)]]
-    sequences = credit.sequences("execution", groups, config, decode)
+    found = sequences("execution", groups, config, decode)
     # s = 0.5 minus R of the other tree = 0; the child without a score is left out.
-    assert [s.advantages[-1] for s in sequences] == [1.0, 0.5, -1.0]
+    assert [s.advantages[-1] for s in found] == [1.0, 0.5, -1.0]
 
 
 def test_decomposition_trains_the_delegation_block_and_nothing_else(config):
     groups = [[tree(1.0), tree(0.0)]]
-    won, lost = credit.sequences("decomposition", groups, config, decode)
+    won, lost = sequences("decomposition", groups, config, decode)
     assert won.mask.tolist() == lost.mask.tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0]
     # rho = R * 1 leaf of 1 = 1 and 0; minus the other tree's mean rho (METHOD 2 and 3).
     assert (won.advantages[3], lost.advantages[3]) == (1.0, -1.0)
@@ -85,22 +89,25 @@ def forked(*outcomes_and_scores, ids=(5, 6)):
 def test_rubric_steps_train_the_completion_by_how_it_ranks(config):
     good, bad = forked((True, 1.0), (False, 0.0)), forked((True, 0.0), (False, 1.0))
     unmixed = forked((True, 1.0), (True, 0.5))
-    first, second = credit.sequences("rubric", [[good, unmixed], [bad]], config, decode)
+    first, second = sequences("rubric", [[good, unmixed], [bad]], config, decode)
     # r = 0 and -(0.2 + 1); each minus the other, over the batch (METHOD 2 and 3).
     assert first.advantages[1] == pytest.approx(1.2) and second.advantages[1] == pytest.approx(-1.2)
     assert first.mask.tolist() == [False, True, True] and first.depth == 1
 
 
 def test_one_usable_event_trains_nothing(config):
-    assert not credit.sequences("rubric", [[forked((True, 1.0), (False, 0.0))]], config, decode)
+    assert not sequences("rubric", [[forked((True, 1.0), (False, 0.0))]], config, decode)
 
 
 def test_the_task_baseline_compares_within_one_task():
     config = textworld.get_config("small,sera,task_baseline")
     pair = [forked((True, 1.0), (False, 0.0)), forked((True, 0.0), (False, 1.0))]
     other = Tree("other", 1.0, pair[0].nodes)
-    sequences = credit.sequences("rubric", [pair, [other]], config, decode)
-    assert len(sequences) == 2
+    credited = credit.credit("rubric", [pair, [other]], config, decode)
+    assert len(credited.sequences) == 2
+    # The other task's event has a reward and nobody to be compared with.
+    assert [set(a) for a in credited.advantages] == [{"0.0"}, {"0.0"}, set()]
+    assert credited.rewards[2] == {"0.0": 0.0}
 
 
 def test_a_step_asks_for_what_method_5s_table_says():

@@ -37,7 +37,7 @@ async def succeed_unless_hard(task):
 def test_records_hold_what_reports_need():
     assert ev.record_of(TASKS[1], tree_of(TASKS[1], world_actions=7)) == {
         "task_id": "b", "tier": "hard", "family": "shared", "success": 1,
-        "nodes": 2, "depth": 1, "tokens": 13, "world_actions": 7,
+        "nodes": 2, "depth": 1, "tokens": 13, "world_actions": 7, "choices": {},
     }  # fmt: skip
     assert ev.record_of(TASKS[1], tree_of(TASKS[1]))["world_actions"] == 2
 

@@ -16,7 +16,7 @@ from sera_jax.trees import Tree
 def measures(
     trees: Sequence[Tree], advantages: Sequence[Mapping[str, float]], margin: float = 0.2
 ) -> dict[str, Any]:
-    """by_tier, drift, ranking and advantages of one step; those without data are left out."""
+    """Success by tier, evaluator against outcome (METHOD 9), advantages; what has data."""
     groups = [
         (rewards.attempt_scores(node), [attempt.verified for attempt in node.attempts])
         for tree in trees
@@ -24,6 +24,7 @@ def measures(
     ]
     values = [value for one in advantages for value in one.values()]
     found = {
+        "score_by_outcome": _score_by_outcome(trees),
         "by_tier": _by_tier(trees),
         "drift": _drift(trees),
         "ranking": metrics.ranking_metrics(groups, margin) if groups else {},
@@ -55,6 +56,16 @@ def _drift(trees: Sequence[Tree]) -> dict[str, dict[str, float]]:
         }
         for depth, found in sorted(pairs.items())
     }
+
+
+def _score_by_outcome(trees: Sequence[Tree]) -> dict[str, float]:
+    """Mean score of the attempts at forked goals that succeeded and failed, by depth."""
+    found = defaultdict(list)
+    for node in (node for tree in trees for node in tree.forked()):
+        for attempt, score in zip(node.attempts, rewards.attempt_scores(node), strict=True):
+            if None not in (score, attempt.verified):
+                found[f"d{node.depth} {'success' if attempt.verified else 'failure'}"].append(score)
+    return {name: float(np.mean(scores)) for name, scores in sorted(found.items())}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
