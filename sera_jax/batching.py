@@ -71,20 +71,20 @@ def from_trees(
 ) -> list[Sequence]:
     """Execution objective: every token the policy generated in a node that has an advantage."""
     return [
-        _from_node(tree, node, values[node.id])
+        _from_node(node, values[node.id])
         for tree, values in zip(records, advantages, strict=True)
         for node in tree.nodes
         if node.id in values and node.tokens
     ]
 
 
-def _from_node(tree: trees.Tree, node: trees.Node, advantage: float) -> Sequence:
+def _from_node(node: trees.Node, advantage: float) -> Sequence:
     length = len(node.tokens)
     mask, logprobs = np.zeros(length, bool), np.zeros(length, np.float32)
     for index, step in enumerate(node.steps):
         if step.end > length or len(step.logprobs) != step.end - step.start:
             raise ValueError(
-                f"tree {tree.task_id}, node {node.id}, step {index}: {len(step.logprobs)} "
+                f"node {node.id}, step {index}: {len(step.logprobs)} "
                 f"log-probs for tokens {step.start}:{step.end} of {length}"
             )
         mask[step.start : step.end] = True
@@ -174,6 +174,14 @@ def pack(
     return [batch.finish() for batch in opened]
 
 
+def one_a_row(nodes: Seq[trees.Node], length: int, rows: int) -> Batch:
+    """Whole trajectories, a row each in their order, for scoring; rows left over are empty."""
+    filled = _Rows(rows, length)
+    for row, node in enumerate(nodes):
+        filled.put(row, _from_node(node, 0.0), 1.0)
+    return filled.finish()
+
+
 class _Rows:
     """A micro-batch being filled."""
 
@@ -190,6 +198,11 @@ class _Rows:
         row = next((r for r, used in enumerate(self.used) if used + size <= self.length), None)
         if row is None:
             return False
+        self.put(row, sequence, weight)
+        return True
+
+    def put(self, row: int, sequence: Sequence, weight: float) -> None:
+        size = len(sequence.tokens) - 1
         self.segments[row] += 1
         values = {
             "tokens": sequence.tokens[:-1],
@@ -204,7 +217,6 @@ class _Rows:
         for name, value in values.items():
             self.arrays[name][row, self.used[row] : self.used[row] + size] = value
         self.used[row] += size
-        return True
 
     def finish(self) -> Batch:
         return Batch(**self.arrays)

@@ -1,4 +1,4 @@
-"""A policy on held-out tasks: its success, with selection (METHOD 8), and its rubrics (METHOD 9)."""
+"""A policy on held-out tasks: success, with selection (METHOD 8), and its rubrics (METHOD 9)."""
 
 import asyncio
 import contextlib

@@ -89,6 +89,11 @@ def check(config) -> None:
             value = value[part]
         if value not in known:
             raise SetupError(f"config.{field}={value!r} is unknown; there are {', '.join(known)}")
+    if config.rollout.context_length > max(config.train.row_lengths):
+        raise SetupError(
+            f"a context of {config.rollout.context_length} tokens (config.rollout.context_length) "
+            f"fits no row of {max(config.train.row_lengths)} (config.train.row_lengths)"
+        )
     try:
         worlds = benchmark(config)
         worlds.training_tasks(config.tasks, config.seed, 0, 1)

@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from sera_jax import batching, credit, evaluate, losses, metrics, schedule, train_step
 from sera_jax.checkpoints import Checkpoints
 from sera_jax.interrupt import Interrupt
@@ -114,6 +116,11 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
         keep_idle=False,
     )
 
+    # ---- Trees for the report, with what the trainer makes of their tokens before the update
+    some = slice(None, None, max(1, len(trees) // config.run.save_trees))  # of all tasks
+    with run.timed("reporting", record):
+        logprobs = trainer_logprobs(run, trees[some])
+
     # ---- Update: no await in here, so that state and step change together
     with run.timed("training", record):
         if batches:
@@ -128,13 +135,13 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
             await sync(run)
 
     # ---- Record
-    some = slice(None, None, max(1, len(trees) // config.run.save_trees))  # of all tasks
     run.trees.write(
         run.step - 1,
         objective,
         trees[some],
         rewards=credited.rewards[some],
         advantages=credited.advantages[some],
+        trainer_logprobs=logprobs,
     )
     lost = config.train.tasks * config.train.trees - len(trees)
     return {
@@ -149,6 +156,20 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
         "client": dict(sampler.client.counters),
         **record,
     }
+
+
+def trainer_logprobs(run: Run, trees: Sequence[Tree]) -> list[dict[str, list[float]]]:
+    """Node id -> the trainer's log-prob of every generated token, a dict a tree."""
+    config, found = run.config.train, [{} for _ in trees]
+    nodes = [(i, node) for i, tree in enumerate(trees) for node in tree.nodes if node.steps]
+    for start in range(0, len(nodes), config.rows):
+        some = nodes[start : start + config.rows]
+        batch = batching.one_a_row([node for _, node in some], max(config.row_lengths), config.rows)
+        placed = train_step.place_batch(batch, run.setup.mesh)
+        scored = jax.device_get(train_step.score(run.state.params, placed, run.setup))
+        for (index, node), row, mask in zip(some, scored, batch.mask, strict=False):
+            found[index][node.id] = row[mask].tolist()
+    return found
 
 
 def outcome(tree: Tree) -> dict[str, float]:

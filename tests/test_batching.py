@@ -113,7 +113,7 @@ def test_from_trees_takes_generated_tokens_of_nodes_with_an_advantage():
 
 def test_logprobs_that_do_not_cover_their_tokens_are_refused():
     tree = trees.Tree("t", 1.0, (node("0", 0, [(4, 6)], logprobs=(-1.0,)),))
-    with pytest.raises(ValueError, match="tree t, node 0, step 0: 1 log-probs for tokens 4:6"):
+    with pytest.raises(ValueError, match="node 0, step 0: 1 log-probs for tokens 4:6"):
         batching.from_trees([tree], [{"0": 1.0}])
 
 

@@ -74,6 +74,11 @@ def test_trainer_and_server_agree_on_every_token(whole):
         assert record["trees"] == 4 and record["trees_lost"] == 0
         if not record["no_op"]:
             assert record["logprob_gap"] < 1e-4 and record["clip_fraction"] == 0.0
+    for tree in read_trees(whole[0]):
+        for node in tree["nodes"]:
+            ours = tree["trainer_logprobs"].get(node["id"], [])
+            theirs = [logprob for step in node["steps"] for logprob in step["logprobs"]]
+            assert ours == pytest.approx(theirs, abs=1e-4)
 
 
 def test_each_step_samples_with_the_newest_weights(whole):
@@ -119,3 +124,23 @@ def test_an_interrupted_run_resumes_to_the_same_end(whole, tmp_path):
     assert (folder / "evaluation_after_test.jsonl").read_text() == (
         whole[0] / "evaluation_after_test.jsonl"
     ).read_text()
+
+
+def evaluate(policy, *flags):
+    command = [sys.executable, "launch/evaluate.py", *TINY, f"--checkpoint={policy}", *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_trained_policy_is_evaluated_with_candidates_and_its_rubrics_audited(whole, tmp_path):
+    policy = whole[0] / "policy"
+    output = evaluate(policy, "--n=2", f"--out={tmp_path / 'n2'}")
+    assert "N = 2" in output and "Held-out success in %, test tasks" in output
+    records = lines(tmp_path / "n2" / "evaluation_fresh.jsonl")
+    assert len(records) == 4 and all("choices" in record for record in records)
+    # Done already: nothing is sampled again.
+    assert evaluate(policy, "--n=2", f"--out={tmp_path / 'n2'}").splitlines()[-1] in output
+    audit = evaluate(policy, "--audit", f"--out={tmp_path / 'audit'}")
+    assert "Rubrics against verified outcomes" in audit
+    assert set(json.loads((tmp_path / "audit" / "audit.json").read_text())) == {"fresh", "test"}
