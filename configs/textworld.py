@@ -19,6 +19,7 @@ from configs import variants
 from sera_jax import rewards
 
 DEFAULT_VARIANT = "rao"
+ALONE = {"small": (2_048, (512, 2_048)), "paper": (13_312, (8_192, 16_384))}
 
 
 def get_config(names: str = "") -> ml_collections.ConfigDict:
@@ -31,6 +32,8 @@ def get_config(names: str = "") -> ml_collections.ConfigDict:
     config = presets[preset]()
     config.preset = preset
     variants.apply(config, *(parts or [DEFAULT_VARIANT]))
+    if not config.rollout.delegation:  # one agent keeps the whole history of its 200 steps
+        config.rollout.context_length, config.train.row_lengths = ALONE[preset]
     return config.lock()
 
 
@@ -162,6 +165,7 @@ def small() -> ml_collections.ConfigDict:
 
     config.warmstart = ml_collections.ConfigDict()
     config.warmstart.seed = 0
+    config.warmstart.context_length = 512
     config.warmstart.vocabulary = 640
     config.warmstart.hidden_size = 128
     config.warmstart.intermediate_size = 256
@@ -172,7 +176,7 @@ def small() -> ml_collections.ConfigDict:
     config.warmstart.tasks = 2800  # demonstration trees
     config.warmstart.steps = 2000
     config.warmstart.learning_rate = 3e-3
-    config.warmstart.rows = 2  # of the longest row length, a step
+    config.warmstart.rows = 2  # of a context's length, a step
     return config
 
 

@@ -82,7 +82,8 @@ async def train(run: Run) -> str | None:
                     save(run)
             save(run)
             before = before or await held_out(run, "before")  # of a resumed run: read back
-            after = await held_out(run, "after")
+            # Nothing was trained where there are no steps: one measurement says all.
+            after = await held_out(run, "after") if config.train.steps else {}
     return None if run.interrupt.asked else closing_table(run, before, after)
 
 
@@ -231,7 +232,7 @@ def closing_table(run: Run, before: dict[str, list], after: dict[str, list]) -> 
     """Held-out success before and after, seconds by phase, calls to verifiers and models."""
     parts = []
     for name in before:
-        columns = {"before": before[name], "after": after[name]}
+        columns = {"before": before[name]} | ({"after": after[name]} if after else {})
         summaries = {when: evaluate.summary(records) for when, records in columns.items()}
         parts.append(f"Held-out success in %, {name} tasks\n{evaluate.table(summaries)}")
     purposes = run.sampler.counters.to_json()

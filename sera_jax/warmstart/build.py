@@ -28,6 +28,7 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 # Files whose change makes another first policy.
 SOURCES = ("warmstart", "rollout", "worlds/textworld_sync", "model/qwen3.py", "train_step.py")
 EMBEDDING_SCALE = 0.3
+MAX_POSITIONS = 4096  # RoPE has no limit of its own; servers ask for one
 CORPUS_TREES = 64  # enough text to learn merges from; all its words occur
 
 
@@ -84,7 +85,7 @@ def imitate(config, prompts: wording.Prompts, sequences: list[batching.Sequence]
         num_kv_heads=start.num_kv_heads,
         head_dim=start.head_dim,
         rope_theta=10_000.0,
-        max_position_embeddings=config.rollout.context_length,
+        max_position_embeddings=MAX_POSITIONS,
     )
     optimizer = train_step.make_optimizer(
         start.learning_rate, warmup_steps=10, cosine_steps=start.steps, weight_decay=0.01
@@ -107,7 +108,7 @@ def imitate(config, prompts: wording.Prompts, sequences: list[batching.Sequence]
 
 def _epoch(sequences, config, rng: np.random.Generator) -> list[batching.Batch]:
     """All sequences once, in random batches of a few rows each."""
-    length, rows = max(config.train.row_lengths), config.warmstart.rows
+    length, rows = config.warmstart.context_length, config.warmstart.rows
     order = rng.permutation(len(sequences))
     # Packed in random groups: packing everything at once would sort the epoch by length.
     groups = np.array_split(order, max(1, sum(len(s.tokens) for s in sequences) // (rows * length)))
@@ -129,14 +130,8 @@ def _play(
     context: int = 0,
 ) -> list[batching.Sequence]:
     """Plays the tasks; each agent's trajectory and each evaluator's call is a sequence."""
-    context = context or config.rollout.context_length
-    limits = RolloutConfig(
-        context_length=context,
-        max_new_tokens=context,
-        max_depth=config.rollout.max_depth,
-        max_steps=config.rollout.max_steps,
-        delegation=delegation,
-    )
+    context = context or config.warmstart.context_length
+    limits = RolloutConfig(context_length=context, max_new_tokens=context, delegation=delegation)
     mistakes, seed = demonstrations.Mistakes(), config.warmstart.seed
     with Progress(title, len(tasks), "trees") as progress:
         trees, calls = asyncio.run(
@@ -156,10 +151,8 @@ def _prompts(config, trained) -> wording.Prompts:
 def _content_hash(config) -> str:
     settings = {
         "warmstart": config.warmstart.to_dict(),
-        "limits": [config.rollout[k] for k in ("context_length", "max_depth", "max_steps")],
         "tiers": list(config.tasks.tiers),
         "prompts": config.prompts,
-        "rows": list(config.train.row_lengths),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for source in SOURCES:
