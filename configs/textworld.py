@@ -3,10 +3,11 @@
     python launch/main.py --config=configs/textworld.py          # chooses a preset and says which
     python launch/main.py --config=configs/textworld.py:small    # any machine, no weights needed
     python launch/main.py --config=configs/textworld.py:paper    # Qwen3-4B beside SGLang servers
+    python launch/main.py --config=configs/textworld.py:small,rao    # a variant (configs/variants.py)
 
-`small` makes its own 0.5 M parameter policy, then trains it with the execution objective on fresh
-easy and medium tasks of the train fold; children are labelled by a program that reads the goal
-and looks at the world. FIGURES
+`small` makes its own 0.7 M parameter policy and trains it on fresh easy and medium tasks of the
+train fold. On two CPU cores it takes about ten minutes and 3 GB; held-out success goes from about
+one half to about nine tenths.
 
 `paper` is the published setting; it needs accelerators, the weights and SGLang servers. Unmeasured.
 
@@ -18,7 +19,7 @@ import ml_collections
 from configs import variants
 from sera_jax import rewards
 
-DEFAULT_VARIANT = "rao"
+DEFAULT_VARIANT = "sera"
 ALONE = {"small": (2_048, (512, 2_048)), "paper": (13_312, (8_192, 16_384))}
 
 

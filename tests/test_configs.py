@@ -19,9 +19,9 @@ def main(*flags):
 def test_presets_are_locked_and_can_be_written_down(preset, tmp_path):
     config = textworld.get_config(preset)
     assert config.preset == preset and config.is_locked
-    assert config.rewards.execution is rewards.verified_rewards
+    assert config.variants == "sera" and config.rewards.execution is rewards.execution_rewards
     metrics.write_config(tmp_path, config)
-    assert "sera_jax.rewards.verified_rewards" in (tmp_path / "config.json").read_text()
+    assert "sera_jax.rewards.execution_rewards" in (tmp_path / "config.json").read_text()
 
 
 def test_the_papers_settings():
