@@ -3,7 +3,7 @@
     python launch/main.py --config=configs/textworld.py          # chooses a preset and says which
     python launch/main.py --config=configs/textworld.py:small    # any machine, no weights needed
     python launch/main.py --config=configs/textworld.py:paper    # Qwen3-4B beside SGLang servers
-    python launch/main.py --config=configs/textworld.py:small,rao    # a variant (configs/variants.py)
+    python launch/main.py --config=configs/textworld.py:small,rao   # see variants.py
 
 `small` makes its own 0.7 M parameter policy and trains it on fresh easy and medium tasks of the
 train fold. On two CPU cores it takes about ten minutes and 3 GB; held-out success goes from about
