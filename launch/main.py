@@ -32,6 +32,8 @@ def main(_) -> None:
         launching.run(config, pathlib.Path(folder))
     except launching.USER_ERRORS as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:  # before the loop, or a second time in it
+        sys.exit(f"stopped at once; what is saved is in {folder}")
 
 
 def parse(argv: list[str]) -> list[str]:

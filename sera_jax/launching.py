@@ -67,7 +67,10 @@ def run(config, folder: pathlib.Path) -> None:
         with training.checkpoints:
             closing = asyncio.run(train.train(training))
     if closing is None:
-        print(f"stopped after step {training.step}; to go on: --config.run.folder={folder}")
+        print(
+            f"stopped after step {training.step}; the same command with "
+            f"--config.run.folder={folder} goes on from there"
+        )
         return
     policy = folder / "policy"
     huggingface.export(training.state.params, training.model, policy, first, config.model.dtype)
