@@ -119,6 +119,10 @@ def common() -> ml_collections.ConfigDict:
     config.train.eps = 1e-8
     config.train.clip_norm = 1.0
 
+    config.mesh = ml_collections.ConfigDict()  # of the trainer; the devices left are "data"
+    config.mesh.fsdp = 1
+    config.mesh.tensor = 1
+
     config.server = ml_collections.ConfigDict()
     config.server.url = ""  # comma-separated; "": one is started on loopback
     config.server.evaluator_url = ""  # of the frozen evaluator, where rubrics.weights asks for one
@@ -197,6 +201,7 @@ def paper() -> ml_collections.ConfigDict:
     config.tasks.tiers = ("medium", "extreme", "hard")
     config.tasks.action_budget = 100
 
+    config.mesh.fsdp = 8  # 4B parameters and their moments do not fit one device
     config.train.steps = 400
     config.train.learning_rate = 3e-6
     config.train.warmup_steps = 1  # 0.1 % of the steps, at least one

@@ -97,6 +97,7 @@ def check(config) -> None:
             f"a context of {config.rollout.context_length} tokens (config.rollout.context_length) "
             f"fits no row of {max(config.train.row_lengths)} (config.train.row_lengths)"
         )
+    make_mesh(config)
     try:
         worlds = benchmark(config)
         worlds.training_tasks(config.tasks, config.seed, 0, 1)
@@ -105,6 +106,14 @@ def check(config) -> None:
         raise SetupError(f"the config asks for tasks that cannot be made: {error}") from error
     if config.server.url:
         asyncio.run(_check_servers(config))
+
+
+def make_mesh(config) -> jax.sharding.Mesh:
+    """The trainer's mesh over all devices of all hosts."""
+    try:
+        return sharding.make_mesh(fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
+    except ValueError as error:
+        raise SetupError(f"config.mesh: {error}") from None
 
 
 def benchmark(config) -> ModuleType:
@@ -152,7 +161,7 @@ def prepare(
     evaluator: list[str] = (),
 ) -> train.Run:
     """A run at its beginning, or at the newest checkpoint in `folder`."""
-    mesh = sharding.make_mesh()
+    mesh = make_mesh(config)
     params, model = huggingface.load(first, mesh=mesh)
     optimizer = train_step.make_optimizer(
         config.train.learning_rate,
