@@ -16,13 +16,14 @@ TINY = (
     "--config=configs/textworld.py:small,sera",
     "--config.cycle=(('execution',1),('decomposition',1),('rubric',1))",
     "--config.rubrics.attempts=2",
-    "--config.warmstart.tasks=48",
-    "--config.warmstart.steps=30",
+    "--config.warmstart.tasks=400",
+    "--config.warmstart.steps=400",
     "--config.train.steps=3",
+    "--config.tasks.tiers=('easy',)",
     "--config.train.tasks=2",
-    "--config.train.trees=2",
+    "--config.train.trees=3",
     "--config.run.checkpoint_every=1",
-    "--config.run.save_trees=4",
+    "--config.run.save_trees=6",
     "--config.eval.tasks=2",
     "--config.server.slots=8",
     "--config.server.replicas=1",
@@ -37,7 +38,7 @@ def start(folder, *flags):
 
 
 def finish(process):
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     return output
 
@@ -71,7 +72,7 @@ def test_a_run_ends_with_its_table_and_everything_in_its_folder(whole):
 
 def test_trainer_and_server_agree_on_every_token(whole):
     for record in lines(whole[0] / "metrics.jsonl"):
-        assert record["trees"] == 4 and record["trees_lost"] == 0
+        assert record["trees"] == 6 and record["trees_lost"] == 0
         if not record["no_op"]:
             assert record["logprob_gap"] < 1e-4 and record["clip_fraction"] == 0.0
     for tree in read_trees(whole[0]):
@@ -86,7 +87,7 @@ def test_each_step_samples_with_the_newest_weights(whole):
     version = 0  # updates so far; a step without signal makes none
     for record in metrics:
         trees = [t for t in read_trees(whole[0]) if t["step"] == record["step"]]
-        assert len(trees) == 4
+        assert len(trees) == 6
         assert {v for t in trees for v in versions(t)} == {str(version)}
         version += not record["no_op"]
 
@@ -100,13 +101,13 @@ def test_each_kind_of_step_asks_only_for_what_it_needs(whole):
     assert execution["judge_calls"] == execution["forks"] == 0
     assert not any(decomposition.values())
     assert execution["scores"] + execution["scores_by_rule"] + execution["scores_invalid"] > 0
-    assert rubric["judge_calls"] == rubric["attempts"] == 2 * rubric["forks"]
+    assert rubric["judge_calls"] == rubric["attempts"] == 2 * rubric["forks"] > 0
 
 
 def test_an_interrupted_run_resumes_to_the_same_end(whole, tmp_path):
     folder = tmp_path / "broken"
     process = start(folder)
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while not (folder / "metrics.jsonl").exists() or not lines(folder / "metrics.jsonl"):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
@@ -128,7 +129,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(whole, tmp_path):
 
 def evaluate(policy, *flags):
     command = [sys.executable, "launch/evaluate.py", *TINY, f"--checkpoint={policy}", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
