@@ -170,6 +170,7 @@ def small() -> ml_collections.ConfigDict:
 
     config.warmstart = ml_collections.ConfigDict()
     config.warmstart.seed = 0
+    config.warmstart.tiers = ("easy", "medium")
     config.warmstart.context_length = 512
     config.warmstart.vocabulary = 640
     config.warmstart.hidden_size = 128

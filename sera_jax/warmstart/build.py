@@ -56,7 +56,7 @@ def demonstrate(config) -> tuple[wording.Prompts, list[batching.Sequence]]:
     """Demonstrations, and the prompts (with a tokenizer of their text) they were made with."""
     start = config.warmstart
     rng = random.Random(start.seed)
-    tasks = curriculum.fresh("warmstart", tuple(config.tasks.tiers), 0, start.tasks)
+    tasks = curriculum.fresh("warmstart", tuple(start.tiers), 0, start.tasks)
     tasks = [demonstrations.shuffle_preparations(task, rng) for task in tasks]
     names = sorted({item.name for t in tasks for dish in t.dishes for item in dish.recipe})
     # A first tokenizer without merges spells the text out; the second is trained on that text.
@@ -151,7 +151,6 @@ def _prompts(config, trained) -> wording.Prompts:
 def _content_hash(config) -> str:
     settings = {
         "warmstart": config.warmstart.to_dict(),
-        "tiers": list(config.tasks.tiers),
         "prompts": config.prompts,
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
