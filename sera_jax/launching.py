@@ -97,7 +97,6 @@ def check(config) -> None:
             f"a context of {config.rollout.context_length} tokens (config.rollout.context_length) "
             f"fits no row of {max(config.train.row_lengths)} (config.train.row_lengths)"
         )
-    make_mesh(config)
     try:
         worlds = benchmark(config)
         worlds.training_tasks(config.tasks, config.seed, 0, 1)
@@ -106,6 +105,7 @@ def check(config) -> None:
         raise SetupError(f"the config asks for tasks that cannot be made: {error}") from error
     if config.server.url:
         asyncio.run(_check_servers(config))
+    make_mesh(config)
 
 
 def make_mesh(config) -> jax.sharding.Mesh:
