@@ -1,6 +1,5 @@
 """Trains: python launch/main.py --config=configs/textworld.py[:PRESET] [--config.FIELD=VALUE]"""
 
-import datetime
 import os
 import pathlib
 import sys
@@ -24,16 +23,13 @@ def main(_) -> None:
     from sera_jax import launching
 
     logging.set_verbosity(logging.WARNING)  # orbax reports every file it writes
-    config = CONFIG.value
     name = pathlib.Path(config_flags.get_config_filename(flags.FLAGS["config"])).stem
-    started = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = config.run.folder or f"runs/{name}-{config.preset}-{started}"
     try:
-        launching.run(config, pathlib.Path(folder))
+        launching.run(CONFIG.value, name)
     except launching.USER_ERRORS as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:  # before the loop, or a second time in it
-        sys.exit(f"stopped at once; what is saved is in {folder}")
+        sys.exit("stopped at once; what the run had saved is in its folder")
 
 
 def parse(argv: list[str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import datetime
 import importlib
+import itertools
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -49,9 +51,10 @@ USER_ERRORS = (
 )
 
 
-def run(config, folder: pathlib.Path) -> None:
-    """One training run from its config to its closing table, all of it kept in `folder`."""
+def run(config, name: str) -> None:
+    """One training run from its config to its closing table, all of it kept in one folder."""
     check(config)
+    folder = pathlib.Path(config.run.folder) if config.run.folder else new_folder(config, name)
     jax.config.update("jax_compilation_cache_dir", str(build.cache_folder() / "xla"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"run folder: {folder}")
@@ -76,6 +79,17 @@ def run(config, folder: pathlib.Path) -> None:
     huggingface.export(training.state.params, training.model, policy, first, config.model.dtype)
     (folder / "summary.txt").write_text(closing + "\n")
     print(f"\n{closing}\ntrained policy: {policy}")
+
+
+def new_folder(config, name: str) -> pathlib.Path:
+    """A folder under runs/ of its own, also for runs that start in the same second."""
+    started = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    stem = f"{name}-{config.preset}-{config.variants.replace(',', '-')}-{started}"
+    for number in itertools.count(1):
+        folder = pathlib.Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
 
 
 def check(config) -> None:
