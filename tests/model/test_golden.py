@@ -12,7 +12,7 @@ from sera_jax.model.logprobs import token_logprobs
 def golden_folders(recordings):
     folders = sorted((recordings / "qwen3_golden").iterdir())
     if not folders:
-        pytest.skip("no golden checkpoints among the recordings")
+        pytest.skip("no golden checkpoints; runs where the recordings hold them")
     return folders
 
 

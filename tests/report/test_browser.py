@@ -15,7 +15,7 @@ import report_records
 from sera_jax.report.__main__ import write
 
 pytestmark = pytest.mark.skipif(
-    browser.PROGRAM is None, reason="no Chromium here (Debian's package: chromium)"
+    browser.PROGRAM is None, reason="no Chromium; runs where Debian's package chromium is installed"
 )
 WIDTHS = (1280, 390)
 
@@ -136,7 +136,9 @@ def test_five_hundred_trees_open_at_once(tmp_path):
     visit(steps)
 
 
-@pytest.mark.skipif("SERA_REPORT_RUN" not in os.environ, reason="SERA_REPORT_RUN names no run")
+@pytest.mark.skipif(
+    "SERA_REPORT_RUN" not in os.environ, reason="runs when SERA_REPORT_RUN names a run"
+)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_run_of_yours(width):
     path, _ = write([os.environ["SERA_REPORT_RUN"]])

@@ -187,7 +187,7 @@ def test_a_wrong_request_is_a_400_that_says_why(endpoint, ids, sampling, message
 )
 def test_what_only_the_embedded_server_refuses(endpoint, ids, sampling, body, message):
     if endpoint.served is None:
-        pytest.skip("SGLang serves some of these and dies of others")
+        pytest.skip("runs against the embedded server alone: SGLang dies of some of these")
     assert message in generate(endpoint, ids, 400, body, **sampling)["error"]["message"]
 
 
