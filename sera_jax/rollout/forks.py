@@ -34,7 +34,7 @@ async def fork(child: Assignment, delegation: Delegation, episode: Episode) -> N
     written = await write(child, child.world, delegation, episode)
     if written.problem:
         counts["attempts"] -= config.attempts
-        child.world.join(child.id)
+        child.world.join(child.id, goal=child.goal)
         return await run_child(child, written, episode)
     counts["forks"] += 1
     runs = await run_copies(child, config.attempts, written, episode)
@@ -47,7 +47,7 @@ async def run_copies(
     """Runs the goal of `child` in so many copies of its world, all at once."""
     copies = [_copy(child, index) for index in range(count)]
     for copy in copies:
-        copy.world.join(copy.id, beside=copy.parent)
+        copy.world.join(copy.id, beside=copy.parent, goal=copy.goal)
     # The committed run alone will keep the call: it is one call.
     frozen = dataclasses.replace(written, call=None)
 

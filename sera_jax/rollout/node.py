@@ -172,6 +172,9 @@ async def _carry_out(parsed: Parsed, delegation: Delegation, episode: Episode) -
         return _Outcome(ENDED, status="done")
     if parsed.kind == "action":
         return _act(parsed.command, assignment, episode)
+    refusals = filter(None, (assignment.world.refuse_goal(goal.text) for goal in parsed.goals))
+    if refusal := next(refusals, None):
+        return _Outcome(episode.prompts.notice("invalid", reason=refusal))
     children, answer = await episode.delegate(delegation, episode)
     return _Outcome(answer, children)
 

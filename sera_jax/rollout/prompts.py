@@ -74,7 +74,6 @@ class Prompts:
             max_steps=max_steps,
             can_delegate=can_delegate,
             first=self.observation(world, agent, None),
-            budget=world.state(agent)["steps_left"],
         )
         return self._conversation(values, system="system", user="opening")
 

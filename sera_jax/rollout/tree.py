@@ -64,7 +64,8 @@ async def rollout(
     """Plays `task` from `world` and returns the tree; R is the success of the world it ends in.
 
     That world is the one given, changed, unless a fork was committed: then it is a copy of it. The
-    root's outcome is the world's. Who else is asked about, once each (METHOD 5 and 8):
+    root's outcome is the world's, if it ended or the root finished. Who else is asked about, once
+    each (METHOD 5 and 8):
 
     - ordinary children, when neither `attempts` nor `candidates` is above 1;
     - all attempts of forked delegations, and nobody else, with `attempts` above 1;
@@ -84,7 +85,7 @@ async def rollout(
     finally:
         for task_left in episode.gradings:
             task_left.cancel()
-    branch.nodes[ROOT] = dataclasses.replace(node, verified=bool(branch.world.success))
+    branch.nodes[ROOT] = dataclasses.replace(node, verified=_solved(branch.world, node))
     tree = _tree(branch, episode, info or {})
     if episode.failures:
         node_id, cause = episode.failures[0]
@@ -151,7 +152,7 @@ async def _together(
         return node
 
     for child in children:
-        child.world.join(child.id)
+        child.world.join(child.id, goal=child.goal)
     world = delegation.parent.world
     before = world.copy() if graded and episode.graders else world
     async with asyncio.TaskGroup() as group:
@@ -194,4 +195,9 @@ def _tree(branch: Branch, episode: Episode, info: dict[str, Any]) -> Tree:
     facts["steps"] = sum(len(node.steps) for node in nodes)
     facts["world_actions"], facts["children"] = branch.world_actions, branch.children
     facts |= {name: episode.counts[name] for name in grading.COUNTS}
-    return Tree(episode.task.task_id, float(branch.world.success), nodes, facts)
+    return Tree(episode.task.task_id, float(nodes[0].verified), nodes, facts)
+
+
+def _solved(world: World, root: Node) -> bool:
+    """R: success counts where the world ends by itself, or where the root says that it is done."""
+    return bool(world.success and (world.done or root.status == "finished"))

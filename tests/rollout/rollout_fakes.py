@@ -59,6 +59,7 @@ class CountingWorld:
     log: list = dataclasses.field(default_factory=list)
     agents: list = dataclasses.field(default_factory=list)
     places: dict = dataclasses.field(default_factory=dict)  # agent -> whom it joined beside
+    goals: dict = dataclasses.field(default_factory=dict)  # agent -> its goal
 
     @property
     def success(self):
@@ -68,12 +69,17 @@ class CountingWorld:
     def done(self):
         return self.success or len(self.log) >= self.budget
 
-    def join(self, agent, room="kitchen", beside=None):
+    def join(self, agent, room="kitchen", beside=None, goal=None):
         self.agents.append(agent)
         self.places[agent] = beside
+        self.goals[agent] = goal
+
+    def refuse_goal(self, goal):
+        return "count up or down" if goal == "dance" else ""
 
     def copy(self):
         own = {"log": [*self.log], "agents": [*self.agents], "places": {**self.places}}
+        own["goals"] = {**self.goals}
         return dataclasses.replace(self, **own)
 
     def lookup(self, agent, command):

@@ -171,3 +171,31 @@ def test_a_tree_is_a_function_of_its_answers():
     assert [s.seed for s in seeds[0]] == [s.seed for s in seeds[1]]
     assert len({s.seed for s in seeds[0]}) == len(seeds[0])
     assert dataclasses.replace(first, info={}) != dataclasses.replace(play({}), info={})
+
+
+def test_a_goal_the_world_refuses_sends_nobody_and_says_why():
+    world = CountingWorld()
+    tree = play({"0": [delegate("first", "dance")]}, world=world)
+    assert world.agents == ["0"] and world.goals == {"0": None}
+    step = tree.root.steps[0]
+    assert (step.kind, step.children) == ("delegate", ())
+    assert step.observation == "invalid:count up or down"
+
+
+def test_children_join_with_their_goals():
+    world = CountingWorld()
+    play({"0": [delegate("first", "second")]}, world=world)
+    assert world.goals == {"0": None, "0.0": "first", "0.1": "second"}
+
+
+def test_success_counts_when_the_world_ends_or_the_root_finishes():
+    @dataclasses.dataclass
+    class Patient(CountingWorld):
+        """Goes on when it has succeeded."""
+
+        done = False
+
+    for answers, reward in ((["x", "x"], 0.0), (["x"], 1.0)):
+        tree = play({"0": answers}, world=Patient(target=0), max_steps=2)
+        assert (tree.reward, tree.root.verified) == (reward, bool(reward))
+    assert play({"0": [UP]}, world=CountingWorld(target=1), max_steps=1).reward == 1.0

@@ -54,13 +54,18 @@ class World:
     def done(self) -> bool:
         return self.success or self.steps_left <= 0
 
-    def join(self, agent: str, room: str = START, *, beside: str | None = None) -> None:
-        """Adds `agent` in `room`, or where agent `beside` stands."""
+    def join(
+        self, agent: str, room: str = START, *, beside: str | None = None, goal: str | None = None
+    ) -> None:
+        """Adds `agent` in `room`, or where agent `beside` stands; every goal is as good here."""
         place = room if beside is None else self.location[beside]
         if place not in self.plan.rooms:
             raise ValueError(f"no room {place!r} here; rooms: {', '.join(self.plan.rooms)}")
         self.location[agent] = place
         self._valid.pop(agent, None)
+
+    def refuse_goal(self, goal: str) -> str:
+        return ""  # free text; what it names is the verifier's business
 
     def copy(self) -> "World":
         other = World.__new__(World)
