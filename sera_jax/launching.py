@@ -17,7 +17,7 @@ from sera_jax.evaluate import EvaluationError
 from sera_jax.external.answers import ExternalError
 from sera_jax.model import huggingface, sharding
 from sera_jax.rollout.prompts import Prompts
-from sera_jax.sampler import PROGRAMS, Sampler
+from sera_jax.sampler import Sampler
 from sera_jax.serving.client import PolicyClient, PolicyServerError
 from sera_jax.serving.embedded import embedded_server
 from sera_jax.warmstart import build
@@ -29,7 +29,6 @@ class SetupError(Exception):
 
 
 CHOICES = {
-    "judge": (*PROGRAMS, "external"),
     "labels": ("judge", "rubric", "none"),
     "advantages": tuple(credit.EXECUTION_ADVANTAGES),
     "train.loss": ("cispo", "grpo"),
@@ -100,7 +99,8 @@ def check(config) -> None:
             f"no checkpoint at {path} (config.model.path). Get one with\n"
             f"  hf download Qwen/{pathlib.Path(path).name} --local-dir {path}"
         )
-    for field, known in CHOICES.items():
+    worlds = benchmark(config)
+    for field, known in {"judge": (*worlds.VERIFIERS, "external"), **CHOICES}.items():
         value = config
         for part in field.split("."):
             value = value[part]
@@ -112,10 +112,9 @@ def check(config) -> None:
             f"fits no row of {max(config.train.row_lengths)} (config.train.row_lengths)"
         )
     try:
-        worlds = benchmark(config)
         worlds.training_tasks(config.tasks, config.seed, 0, 1)
         worlds.evaluation_tasks(config.eval)
-    except (ImportError, KeyError, OSError, ValueError) as error:
+    except (KeyError, OSError, ValueError) as error:
         raise SetupError(f"the config asks for tasks that cannot be made: {error}") from error
     if config.server.url:
         asyncio.run(_check_servers(config))
@@ -131,8 +130,11 @@ def make_mesh(config) -> jax.sharding.Mesh:
 
 
 def benchmark(config) -> ModuleType:
-    """The package of the benchmark's world and tasks."""
-    return importlib.import_module(f"sera_jax.worlds.{config.benchmark}")
+    """The package of the benchmark's world and tasks (worlds/base.py)."""
+    try:
+        return importlib.import_module(f"sera_jax.worlds.{config.benchmark}")
+    except ImportError as error:
+        raise SetupError(f"config.benchmark={config.benchmark!r}: {error}") from error
 
 
 async def _check_servers(config) -> None:

@@ -25,8 +25,6 @@ from sera_jax.rollout.tree import RolloutError, rollout
 from sera_jax.serving.client import PolicyClient
 from sera_jax.trees import Criterion, Rubric, Tree
 
-PROGRAMS = {"mentions": supervision.mentions}
-
 
 @dataclasses.dataclass
 class Sampler:
@@ -110,7 +108,10 @@ class Sampler:
         if self.config.judge == "external":
             judge = ExternalJudge(self.chat, self._questions, self.counters, purpose)
         else:
-            judge = supervision.Judge(PROGRAMS[self.config.judge], self.counters, purpose)
+            verifiers = dict(self.worlds.VERIFIERS)
+            chosen = verifiers.pop(self.config.judge)
+            others = tuple(verifiers.values())
+            judge = supervision.Judge(chosen, self.counters, purpose, others)
         return supervision.noisy(judge, self.config.judge_noise, self.config.seed, tree_id)
 
     def _graders(self, respond, limits: RolloutConfig) -> rubrics.Graders:

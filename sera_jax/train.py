@@ -154,6 +154,7 @@ async def optimizer_step(run: Run) -> dict[str, Any] | None:
         "rows": sum(len(batch.tokens) for batch in batches),
         "grading": grading_counts(trees),
         "supervision": sampler.counters.to_json(),
+        "verifier_disagreement": sampler.counters.disagreement(),
         "client": dict(sampler.client.counters),
         **record,
     }

@@ -91,7 +91,7 @@ def test_labels_and_what_they_cost(task):
     assert verdicts == [True, None, False, None]
     assert usage == {
         "calls": 4, "input_tokens": 33, "output_tokens": 6,
-        "cached": 0, "retries": 0, "invalid": 1, "failures": 1,
+        "cached": 0, "retries": 0, "invalid": 1, "failures": 1, "disputed": 0,
     }  # fmt: skip
     assert all(body["temperature"] == 0.0 and body["max_tokens"] for body in fake.bodies)
 

@@ -7,8 +7,9 @@ from rollout_fakes import CharacterPrompts, generation
 
 from sera_jax.rollout import tree
 from sera_jax.rollout.situation import RolloutConfig
-from sera_jax.supervision import Counters, Judge, mentions
+from sera_jax.supervision import Counters, Judge
 from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync.verifiers import mentions
 
 TASK = tws.generate_task("train", "medium", "load_balanced", 11, "rollout-test")
 DISHES = [dish.dish_id for dish in TASK.dishes]

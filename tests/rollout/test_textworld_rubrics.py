@@ -11,9 +11,9 @@ from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.rubrics import policy_graders
 from sera_jax.rollout.situation import RolloutConfig
 from sera_jax.serving.client import Generation
-from sera_jax.supervision import mentions
 from sera_jax.warmstart import tokenizer as small
 from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync.verifiers import mentions
 
 TASK = tws.generate_task("train", "medium", "load_balanced", 11, "rollout-test")
 DISHES = [dish.dish_id for dish in TASK.dishes]

@@ -10,10 +10,12 @@ from sera_jax.worlds.textworld_sync.tasks import (
     Task,
     load_published,
 )
+from sera_jax.worlds.textworld_sync.verifiers import VERIFIERS
 from sera_jax.worlds.textworld_sync.world import World
 
 __all__ = [
     "FAMILIES",
+    "VERIFIERS",
     "Dependency",
     "Dish",
     "Ingredient",
