@@ -4,6 +4,9 @@
 --config=configs/textworld.py:small,sera_wo_d,external_scorer
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import ml_collections
 
 from sera_jax import rewards
@@ -70,9 +73,14 @@ def apply(config: ml_collections.ConfigDict, *names: str) -> None:
     for name in names:
         if name not in KNOWN:
             raise ValueError(f"no variant {name!r}; there are {', '.join(KNOWN)}")
-        for field, value in KNOWN[name].items():
-            *parents, last = field.split(".")
-            place = config
-            for parent in parents:
-                place = place[parent]
-            place[last] = value
+        set_fields(config, KNOWN[name])
+
+
+def set_fields(config: ml_collections.ConfigDict, fields: Mapping[str, Any]) -> None:
+    """Sets each "group.field" that `fields` names."""
+    for field, value in fields.items():
+        *parents, last = field.split(".")
+        place = config
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
