@@ -1,0 +1,204 @@
+"""The shared world of one task: one inventory, and who made what from what.
+
+The rules are the published package's own (recipes.py), and recorded play checks them
+(`tests/worlds`). What an agent is told is worded here.
+"""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+from sera_jax.worlds.base import StepResult
+from sera_jax.worlds.textcraft_synth import commands, goals
+from sera_jax.worlds.textcraft_synth.commands import quoted
+from sera_jax.worlds.textcraft_synth.recipes import recipes
+from sera_jax.worlds.textcraft_synth.tasks import Task
+
+MAX_REASON = 300  # characters
+# How the published game's reasons begin.
+PROBLEMS = {
+    "Target count": "count",
+    "Missing required": "recipe",
+    "Extra ingredients": "recipe",
+    "Wrong amount": "amount",
+    "Insufficient": "short",
+}
+
+
+class Made(NamedTuple):
+    """One craft that was carried out."""
+
+    agent: str
+    item: str
+    count: int
+    used: dict[str, int]
+
+
+class Known(NamedTuple):
+    """What `info` tells of an item. `makes` is what one craft makes, 0 for base items; ingredients
+    are (name, how many a craft uses, how many there are)."""
+
+    item: str
+    have: int
+    depth: int
+    makes: int
+    ingredients: tuple[tuple[str, int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What one line led to: `text` says it in words, the rest are the facts by `kind`.
+
+    `problem` of a refused line: "command", "item", "base" (cannot be crafted), "count" (no multiple
+    of what a craft makes), "recipe" (other ingredients), "amount" or "short" (not enough there).
+    """
+
+    kind: Literal["craft", "info", "inventory", "refused"]
+    text: str
+    made: Made | None = None
+    known: tuple[Known, ...] = ()
+    unknown: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class CraftResult(StepResult):
+    """`answers` to the lines in their order; `left_over` lines beyond the limit were not run."""
+
+    answers: tuple[Answer, ...] = ()
+    left_over: int = 0
+
+
+class World:
+    """Mutable state of a task; all is public, nobody may change what `starts` and `log` hold."""
+
+    __slots__ = ("task", "recipes", "inventory", "starts", "log")
+
+    done = False  # the root ends it by finishing
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.recipes = recipes(task.names)
+        self.inventory = dict(task.inventory)
+        self.starts: dict[str, dict[str, int]] = {}  # agent -> the inventory it started with
+        self.log: list[Made] = []
+
+    @property
+    def success(self) -> bool:
+        start = dict(self.task.inventory)
+        return self.gained(start, dict(self.task.targets))
+
+    def gained(self, start: dict[str, int], targets: dict[str, int]) -> bool:
+        """Whether the inventory has grown by every target since it was `start`."""
+        now = self.inventory
+        return all(now.get(i, 0) - start.get(i, 0) >= count for i, count in targets.items())
+
+    def join(self, agent: str, *, beside: str | None = None, goal: str | None = None) -> None:
+        """Adds `agent`, which starts from what there is; there are no places to be in."""
+        self.starts[agent] = self.inventory.copy()
+
+    def refuse_goal(self, goal: str) -> str:
+        return "" if goals.read_goal(goal) else goals.GRAMMAR
+
+    def copy(self) -> "World":
+        other = World.__new__(World)
+        other.task = self.task
+        other.recipes = self.recipes
+        other.inventory = self.inventory.copy()
+        other.starts = self.starts.copy()
+        other.log = self.log.copy()
+        return other
+
+    # --- Doing it ------------------------------------------------------------------------------
+
+    def step(self, agent: str, command: str) -> CraftResult:
+        """Carries out the lines of `command` one after another; a refused one changes nothing."""
+        lines, left_over = commands.split(command)
+        answers = tuple(self._carry_out(agent, commands.read(line)) for line in lines)
+        texts = [answer.text for answer in answers] or [f"Error: no command; {commands.USAGE}"]
+        if left_over:
+            texts.append(f"Error: only {commands.MAX_LINES} lines a step; {left_over} not run")
+        return CraftResult(
+            accepted=any(answer.kind != "refused" for answer in answers),
+            reward=0.0,
+            done=False,
+            observation="\n".join(texts),
+            answers=answers,
+            left_over=left_over,
+        )
+
+    def _carry_out(self, agent: str, command: commands.Command) -> Answer:
+        match command:
+            case commands.Craft():
+                return self._craft(agent, command)
+            case commands.Info(items):
+                known = tuple(self.known(item) for item in items if item in self.recipes)
+                unknown = tuple(item for item in items if item not in self.recipes)
+                text = "\n".join(map(self._describe, items))
+                return Answer("info", text, known=known, unknown=unknown)
+            case commands.Inventory():
+                return Answer("inventory", self.observe(agent))
+            case commands.Refused(problem, reason):
+                return Answer("refused", f"Error: {reason}", problem=problem)
+
+    def _craft(self, agent: str, craft: commands.Craft) -> Answer:
+        unknown = [i for i in (craft.item, *craft.using) if i not in self.recipes]
+        if unknown:
+            text = f"Error: there is no item {quoted(unknown[0])}"
+            return Answer("refused", text, problem="item")
+        if craft.item not in self.recipes.of:
+            text = f"Error: {craft.item} is a base item and cannot be crafted"
+            return Answer("refused", text, problem="base")
+        said = self.recipes.craft(self.inventory, craft.using, craft.item, craft.count)
+        if said.startswith("Error"):
+            # There is one recipe an item: what the only line about it says is the reason.
+            reason = said.split("\n")[-1].removeprefix("Recipe 1: ")
+            problem = next(word for start, word in PROBLEMS.items() if reason.startswith(start))
+            text = f"Error: {craft.item}: {reason[:MAX_REASON]}"
+            return Answer("refused", text, problem=problem)
+        made = Made(agent, craft.item, craft.count, craft.using)
+        self.log.append(made)
+        return Answer("craft", f"Crafted {craft.count} {craft.item}.", made)
+
+    # --- What an agent is told -----------------------------------------------------------------
+
+    def lookup(self, agent: str, command: str) -> None:
+        """Nothing costs anything here: every command is a step."""
+        return None
+
+    def observe(self, agent: str) -> str:
+        held = ", ".join(f"{count} {item}" for item, count in self.inventory.items())
+        return f"Inventory: {held or 'nothing'}."
+
+    def known(self, item: str) -> Known:
+        recipe, have = self.recipes.of.get(item), self.inventory.get
+        ingredients = recipe.ingredients.items() if recipe else ()
+        return Known(
+            item,
+            have(item, 0),
+            self.recipes.depth[item],
+            recipe.count if recipe else 0,
+            tuple((name, count, have(name, 0)) for name, count in ingredients),
+        )
+
+    def _describe(self, item: str) -> str:
+        if item not in self.recipes:
+            return f"Error: there is no item {quoted(item)}"
+        known = self.known(item)
+        if not known.makes:
+            return f"{item}: have {known.have}; a base item, cannot be crafted."
+        needs = ", ".join(f"{count} {name}" for name, count, _ in known.ingredients)
+        depth, makes = known.depth, known.makes
+        return f"{item}: have {known.have}; depth {depth}; one craft makes {makes} from {needs}."
+
+    def state(self, agent: str) -> dict[str, Any]:
+        """The facts as data. `gained` is what there is more (or less) of since `agent` started."""
+        start, now = self.starts.get(agent, {}), self.inventory
+        items = dict.fromkeys((*start, *now))
+        gained = {i: now.get(i, 0) - start.get(i, 0) for i in items}
+        return {
+            "inventory": dict(now),
+            "gained": {item: count for item, count in gained.items() if count},
+            "targets": dict(self.task.targets),
+            "success": self.success,
+            "done": self.done,
+        }
