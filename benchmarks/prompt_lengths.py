@@ -24,8 +24,9 @@ from sera_jax.rollout.rubric_text import read_rubric
 from sera_jax.rollout.situation import Respond, RolloutConfig, Situation
 from sera_jax.serving.client import Generation
 from sera_jax.trees import Tree
-from sera_jax.warmstart.demonstrations import Mistakes, demonstrator, named_items
+from sera_jax.warmstart.play import demonstrator
 from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync.demonstrations import Mistakes, Script, named_items
 
 CONTEXT, COMPLETION, GRADING, STEPS = 13_312, 3_072, 1_024, 20
 BUDGETS = {"observation": "", "response": COMPLETION, "answer": GRADING}  # the rest: CONTEXT
@@ -138,7 +139,7 @@ def _rubric(text: str) -> str:
 
 def play(task: tws.Task, prompts: Prompts, mistakes: Mistakes, seed: int, spoken: Spoken) -> Tree:
     config = RolloutConfig(context_length=CONTEXT, max_new_tokens=COMPLETION)
-    oracle = demonstrator(task, prompts, mistakes, random.Random(seed), [])
+    oracle = demonstrator(Script(task, random.Random(seed), mistakes), prompts, [])
     respond = talkative(oracle, task, prompts, spoken)
     graders = rubrics.policy_graders(respond, prompts, config)
     played = tree.rollout(

@@ -12,6 +12,7 @@ from sera_jax.sampler import Sampler
 from sera_jax.serving.client import Generation, PolicyServerError
 from sera_jax.warmstart import tokenizer as small
 from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync.demonstrations import vocabulary
 
 TASK = tws.generate_task("train", "easy", "multi_dish_fork_join", 5, "task")
 
@@ -52,7 +53,7 @@ class BrokenClient(ScriptedClient):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    names = sorted({item.name for dish in TASK.dishes for item in dish.recipe})
+    names = vocabulary([TASK])
     return small.train(["rubric score goal task"], names, 400)
 
 

@@ -6,11 +6,13 @@ everything it depends on, so that a second run starts at once.
 
 import asyncio
 import hashlib
+import importlib
 import json
 import os
 import pathlib
 import random
 import tempfile
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +23,10 @@ from sera_jax.model import huggingface, qwen3, sharding
 from sera_jax.progress import Progress
 from sera_jax.rollout import prompts as wording
 from sera_jax.rollout.situation import RolloutConfig
-from sera_jax.warmstart import demonstrations, tokenizer
-from sera_jax.worlds.textworld_sync import curriculum
+from sera_jax.warmstart import play, tokenizer
 
 PACKAGE = pathlib.Path(__file__).parents[1]
-# Files whose change makes another first policy.
-SOURCES = ("warmstart", "rollout", "worlds/textworld_sync", "model/qwen3.py", "train_step.py")
+WORLDS = "sera_jax.worlds"
 EMBEDDING_SCALE = 0.3
 MAX_POSITIONS = 4096  # RoPE has no limit of its own; servers ask for one
 CORPUS_TREES = 64  # enough text to learn merges from; all its words occur
@@ -34,7 +34,7 @@ CORPUS_TREES = 64  # enough text to learn merges from; all its words occur
 
 def prepare(config) -> pathlib.Path:
     """Folder of the first policy, from the cache or made now (minutes, with progress)."""
-    folder = cache_folder() / "warmstart" / _content_hash(config)
+    folder = cache_folder() / "warmstart" / content_hash(config)
     if (folder / "config.json").exists():
         print(f"warm start: {folder} (cached)")
         return folder
@@ -54,16 +54,14 @@ def cache_folder() -> pathlib.Path:
 
 def demonstrate(config) -> tuple[wording.Prompts, list[batching.Sequence]]:
     """Demonstrations, and the prompts (with a tokenizer of their text) they were made with."""
-    start = config.warmstart
-    rng = random.Random(start.seed)
-    tasks = curriculum.fresh("warmstart", tuple(start.tiers), 0, start.tasks)
-    tasks = [demonstrations.shuffle_preparations(task, rng) for task in tasks]
-    names = sorted({item.name for t in tasks for dish in t.dishes for item in dish.recipe})
+    start, shown = config.warmstart, _demonstrations(config)
+    tasks = shown.tasks(start, random.Random(start.seed))
+    whole = shown.vocabulary(tasks)
     # A first tokenizer without merges spells the text out; the second is trained on that text.
-    spelled = _prompts(config, tokenizer.train([], names, start.vocabulary))
+    spelled = _prompts(config, tokenizer.train([], whole, start.vocabulary))
     text = _play(tasks[:CORPUS_TREES], spelled, config, "text", graded=True, context=1_000_000)
     corpus = [spelled.tokenizer.decode(sequence.tokens) for sequence in text]
-    prompts = _prompts(config, tokenizer.train(corpus, names, start.vocabulary))
+    prompts = _prompts(config, tokenizer.train(corpus, whole, start.vocabulary))
     # Of every eight tasks one is played alone, for the baselines, and three show the evaluator.
     kinds = [tasks[k::8] for k in range(8)]
     alone, graded, plain = kinds[0], sum(kinds[1:4], []), sum(kinds[4:], [])
@@ -132,11 +130,11 @@ def _play(
     """Plays the tasks; each agent's trajectory and each evaluator's call is a sequence."""
     context = context or config.warmstart.context_length
     limits = RolloutConfig(context_length=context, max_new_tokens=context, delegation=delegation)
-    mistakes, seed = demonstrations.Mistakes(), config.warmstart.seed
+    worlds = importlib.import_module(f"{WORLDS}.{config.benchmark}")
+    script, seed = _demonstrations(config).Script, config.warmstart.seed
     with Progress(title, len(tasks), "trees") as progress:
-        trees, calls = asyncio.run(
-            demonstrations.play(tasks, prompts, limits, mistakes, seed, progress, graded=graded)
-        )
+        played = play.play(worlds, tasks, script, prompts, limits, seed, progress, graded=graded)
+        trees, calls = asyncio.run(played)
     sequences = batching.from_trees(trees, [{n.id: 1.0 for n in t.nodes} for t in trees])
     for tokens, first in calls:
         mask = [index >= first for index in range(len(tokens))]
@@ -148,15 +146,28 @@ def _prompts(config, trained) -> wording.Prompts:
     return wording.Prompts(trained, config.benchmark, config.prompts)
 
 
-def _content_hash(config) -> str:
+def _demonstrations(config) -> ModuleType:
+    """What the benchmark shows its first policy (worlds/base.py, 4)."""
+    return importlib.import_module(f"{WORLDS}.{config.benchmark}.demonstrations")
+
+
+def content_hash(config) -> str:
+    """Of all that another first policy would come of: settings, shared code, the benchmark's."""
     settings = {
+        "benchmark": config.benchmark,
         "warmstart": config.warmstart.to_dict(),
         "prompts": config.prompts,
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for source in SOURCES:
-        path = PACKAGE / source
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix in (".py", ".jinja"):
-                digest.update(file.read_bytes())
+    for source in sources(config.benchmark, config.prompts):
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def sources(benchmark: str, style: str) -> list[pathlib.Path]:
+    """Files whose change makes another first policy of `benchmark`; other benchmarks' do not."""
+    shared = [PACKAGE / "train_step.py", PACKAGE / "model/qwen3.py", PACKAGE / "worlds/base.py"]
+    shared += [*(PACKAGE / "warmstart").glob("*.py"), *(PACKAGE / "rollout").glob("*.py")]
+    own = [*(PACKAGE / "worlds" / benchmark).rglob("*.py")]
+    own += (wording.TEMPLATES / benchmark / style).glob("*.jinja")
+    return sorted(shared + own)

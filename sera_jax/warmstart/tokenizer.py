@@ -2,8 +2,8 @@
 
 Saved in Hugging Face form with a chat template, so that trainer, embedded server and SGLang read
 it like any other. The protocol's fixed strings are tokens of their own, which makes an action four
-tokens and lets generation stop at a closing tag; so are item names, which a model this small could
-not reliably spell.
+tokens and lets generation stop at a closing tag; so are strings that the benchmark names, such as
+items, which a model this small could not reliably spell.
 """
 
 import pathlib
@@ -14,21 +14,11 @@ import tokenizers
 import transformers
 
 from sera_jax.rollout.rubric_text import SPELLING
+from sera_jax.warmstart.script import BLOCKS
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
-PROTOCOL = (
-    "<action>",
-    "</action>",
-    "<finish>",
-    "</finish>",
-    '<delegate>{"goal": "',
-    '"}</delegate>',
-    '<delegate>{"delegations": [{"goal": "',
-    '"}, {"goal": "',
-    '"}]}</delegate>',
-    *SPELLING,
-)
+PROTOCOL = (*BLOCKS, *SPELLING)
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -36,17 +26,17 @@ CHAT_TEMPLATE = (
 
 
 def train(
-    corpus: Iterable[str], names: Sequence[str], vocabulary: int
+    corpus: Iterable[str], whole: Sequence[str], vocabulary: int
 ) -> transformers.PreTrainedTokenizerFast:
-    """A tokenizer of at most `vocabulary` tokens; each of `names`, after a blank, is one of them.
+    """A tokenizer of at most `vocabulary` tokens; each of the strings `whole` is one of them.
 
     Raises ValueError when the fixed tokens alone do not fit.
     """
-    fixed = [*PROTOCOL, *(f" {name}" for name in names)]
+    fixed = [*PROTOCOL, *whole]
     room = vocabulary - len(fixed)
     if room < 256 + len(ROLES) + 2:
         raise ValueError(
-            f"a vocabulary of {vocabulary} is too small: bytes, roles and names fill it"
+            f"a vocabulary of {vocabulary} is too small: bytes, roles and whole strings fill it"
         )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     # One word with the blank before it, or one run of punctuation: merges never cross words.

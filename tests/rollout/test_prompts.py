@@ -9,6 +9,7 @@ from sera_jax.rollout.prompts import Prompts
 from sera_jax.trees import Criterion, Node, Rubric, Step
 from sera_jax.warmstart import tokenizer as small
 from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync.demonstrations import vocabulary
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -24,8 +25,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def tokenizer(task):
-    names = [item.name for dish in task.dishes for item in dish.recipe]
-    return small.train(["kitchen sees task goal dish_1 take"], sorted(set(names)), 512)
+    return small.train(["kitchen sees task goal dish_1 take"], vocabulary([task]), 512)
 
 
 def chatml(tokenizer):

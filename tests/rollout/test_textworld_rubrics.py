@@ -13,6 +13,7 @@ from sera_jax.rollout.situation import RolloutConfig
 from sera_jax.serving.client import Generation
 from sera_jax.warmstart import tokenizer as small
 from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync.demonstrations import vocabulary
 from sera_jax.worlds.textworld_sync.verifiers import mentions
 
 TASK = tws.generate_task("train", "medium", "load_balanced", 11, "rollout-test")
@@ -22,7 +23,7 @@ CONTEXT = 512
 
 @pytest.fixture(scope="module")
 def prompts():
-    names = sorted({item.name for dish in TASK.dishes for item in dish.recipe})
+    names = vocabulary([TASK])
     with pytest.MonkeyPatch.context() as patch:
         protocol = dict.fromkeys((*small.PROTOCOL, *rubric_text.SPELLING))
         patch.setattr(small, "PROTOCOL", tuple(protocol))

@@ -8,7 +8,7 @@ CORPUS = ["kitchen sees black pepper salt holds yellow bell pepper diced"] * 3
 
 @pytest.fixture(scope="module")
 def trained():
-    return small.train(CORPUS, NAMES, 400)
+    return small.train(CORPUS, [f" {name}" for name in NAMES], 400)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import pytest
 from sera_jax import rewards
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.situation import RolloutConfig
-from sera_jax.warmstart import demonstrations, tokenizer
-from sera_jax.warmstart.demonstrations import Mistakes
-from sera_jax.worlds.textworld_sync import curriculum
+from sera_jax.warmstart import tokenizer
+from sera_jax.warmstart.play import play as play_scripted
+from sera_jax.worlds import textworld_sync as tws
+from sera_jax.worlds.textworld_sync import curriculum, demonstrations
+from sera_jax.worlds.textworld_sync.demonstrations import Mistakes, Script
 
 NONE = Mistakes(**{field.name: 0.0 for field in dataclasses.fields(Mistakes)})
 LIMITS = RolloutConfig(context_length=100_000, max_new_tokens=100_000)
@@ -23,18 +25,22 @@ def tasks():
 
 @pytest.fixture(scope="module")
 def prompts(tasks):
-    names = sorted({i.name for task in tasks for dish in task.dishes for i in dish.recipe})
+    names = demonstrations.vocabulary(tasks)
     return Prompts(tokenizer.train([], names, 512), "textworld_sync", "compact")
 
 
 def play(tasks, prompts, mistakes, **limits):
     config = dataclasses.replace(LIMITS, **limits)
-    trees, _ = asyncio.run(demonstrations.play(tasks, prompts, config, mistakes, seed=0))
-    return trees
+    return scripted(tasks, prompts, mistakes, config)[0]
 
 
 def play_graded(tasks, prompts, mistakes):
-    return asyncio.run(demonstrations.play(tasks, prompts, LIMITS, mistakes, seed=0, graded=True))
+    return scripted(tasks, prompts, mistakes, LIMITS, graded=True)
+
+
+def scripted(tasks, prompts, mistakes, config, **options):
+    script = lambda task, rng: Script(task, rng, mistakes)  # noqa: E731
+    return asyncio.run(play_scripted(tws, tasks, script, prompts, config, seed=0, **options))
 
 
 def test_without_mistakes_every_task_is_solved_by_a_tree(tasks, prompts):
