@@ -64,8 +64,12 @@ class Prompts:
         max_depth: int,
         max_steps: int,
         can_delegate: bool,
+        context: str = "",
     ) -> list[int]:
-        """Ids of a node's first prompt, generation prompt included. `goal` None: the root."""
+        """Ids of a node's first prompt, generation prompt included. `goal` None: the root.
+
+        `context` is what the parent said besides the goal.
+        """
         values = dict(
             task=task,
             goal=goal,
@@ -73,6 +77,7 @@ class Prompts:
             max_depth=max_depth,
             max_steps=max_steps,
             can_delegate=can_delegate,
+            context=context,
             first=self.observation(world, agent, None),
         )
         return self._conversation(values, system="system", user="opening")

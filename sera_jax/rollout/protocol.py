@@ -3,11 +3,12 @@
 A response holds exactly one block, with free text around it:
 
     <action>COMMAND</action>
-    <delegate>{"goal": "...", "max_steps": 8}</delegate>
+    <delegate>{"goal": "...", "context": "...", "max_steps": 8}</delegate>
     <delegate>{"delegations": [{"goal": "..."}, {"goal": "...", "max_steps": 8}]}</delegate>
     <finish>MESSAGE</finish>
 
-`max_steps` is optional. Everything else is refused with a reason that the policy gets to read.
+`context` and `max_steps` are optional. Everything else is refused with a reason that the policy gets
+to read.
 `parse` is total: it never raises, takes time linear in the text, and evaluates nothing of it.
 
 Two kinds of refusal are told apart because the decomposition objective counts them (METHOD 2). A
@@ -31,10 +32,14 @@ _TAG = re.compile(r"<(/?)(action|delegate|finish)>")
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """One delegated goal. `max_steps` may only lower what the child gets anyway."""
+    """One delegated goal. `max_steps` may only lower what the child gets anyway.
+
+    `context` is what else the child is told; it is no part of the goal that is verified.
+    """
 
     text: str
     max_steps: int | None = None
+    context: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +141,18 @@ def _goal(item: Any, default_steps: int | None) -> Goal:
         raise Refused('every delegation needs a "goal" that is a text')
     goal = item["goal"].strip()
     check_text(goal, "the goal")
-    return Goal(goal, _max_steps(item, default_steps))
+    return Goal(goal, _max_steps(item, default_steps), _context(item))
+
+
+def _context(item: dict[str, Any]) -> str:
+    context = item.get("context")
+    if context is None:
+        return ""
+    if not isinstance(context, str):
+        raise Refused('"context" must be a text')
+    if context := context.strip():
+        check_text(context, "the context")
+    return context
 
 
 def _max_steps(item: dict[str, Any], default: int | None) -> int | None:

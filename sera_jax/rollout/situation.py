@@ -115,7 +115,10 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """Who works on what, how long, in which world. The root's `goal` is None: the task itself."""
+    """Who works on what, how long, in which world. The root's `goal` is None: the task itself.
+
+    `context` is what the parent said besides.
+    """
 
     id: str
     parent: str | None
@@ -123,6 +126,7 @@ class Assignment:
     goal: str | None
     max_steps: int
     branch: Branch
+    context: str = ""
 
     @property
     def world(self) -> World:

@@ -182,6 +182,7 @@ def _child(parent: Assignment, number: int, goal: Goal, config: RolloutConfig) -
         goal=goal.text,
         max_steps=min(goal.max_steps or config.max_steps, config.max_steps),
         branch=parent.branch,
+        context=goal.context,
     )
 
 

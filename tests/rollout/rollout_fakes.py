@@ -21,9 +21,9 @@ class CharacterPrompts:
 
     stop_ids = (STOP,)
 
-    def opening(self, task, goal, world, agent, *, depth, max_depth, max_steps, can_delegate):
-        assert depth <= max_depth and can_delegate in (True, False)
-        return encode(f"[{goal}|{agent}|{max_steps}]")
+    def opening(self, task, goal, world, agent, *, max_steps, context, **limits):
+        assert limits["depth"] <= limits["max_depth"] and limits["can_delegate"] in (True, False)
+        return encode(f"[{goal}|{agent}|{max_steps}]{context}")
 
     def observation(self, world, agent, result):
         return result.observation if result else ""

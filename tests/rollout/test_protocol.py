@@ -32,7 +32,9 @@ def test_finish_keeps_its_message():
     [
         ({"goal": " make dish_1 "}, (Goal("make dish_1"),)),
         ({"goal": "a", "max_steps": 3, "why": 0.5}, (Goal("a", 3),)),
-        ({"goal": "a", "max_steps": None}, (Goal("a"),)),
+        ({"goal": "a", "max_steps": None, "context": None}, (Goal("a"),)),
+        ({"goal": "a", "context": " the salt is here\n"}, (Goal("a", context="the salt is here"),)),
+        ({"delegations": [{"goal": "a", "context": "b"}]}, (Goal("a", context="b"),)),
         (
             {"delegations": [{"goal": "a"}, {"goal": "b", "max_steps": 2}]},
             (Goal("a"), Goal("b", 2)),
@@ -91,6 +93,8 @@ def test_invalid(text, reason):
         ('{"delegations": {"goal": "a"}}', "must be a list"),
         ('{"delegations": [{"goal": "a"}, "b"]}', "is a text"),
         ('{"goal": "a", "max_steps": 0}', "max_steps"),
+        ('{"goal": "a", "context": 3}', "context"),
+        ('{"goal": "a", "context": "\\u0000"}', "control"),
         ('{"goal": "a", "max_steps": -2}', "max_steps"),
         ('{"goal": "a", "max_steps": 2.0}', "max_steps"),
         ('{"goal": "a", "max_steps": "2"}', "max_steps"),

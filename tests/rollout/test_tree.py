@@ -5,7 +5,7 @@ import dataclasses
 import json
 
 import pytest
-from rollout_fakes import CharacterPrompts, CountingWorld, generation, play
+from rollout_fakes import CharacterPrompts, CountingWorld, encode, generation, play
 
 from sera_jax.rollout.tree import RolloutError
 from sera_jax.trees import Tree
@@ -199,3 +199,12 @@ def test_success_counts_when_the_world_ends_or_the_root_finishes():
         tree = play({"0": answers}, world=Patient(target=0), max_steps=2)
         assert (tree.reward, tree.root.verified) == (reward, bool(reward))
     assert play({"0": [UP]}, world=CountingWorld(target=1), max_steps=1).reward == 1.0
+
+
+def test_a_child_is_told_the_context_of_its_goal():
+    seen = []
+    goals = '{"delegations": [{"goal": "a", "context": "up thrice"}, {"goal": "b"}]}'
+    play({"0": [f"<delegate>{goals}</delegate>"]}, seen=seen)
+    first = {s.agent: s.input_ids for s in seen if s.step == 0}
+    assert first["0.0"] == tuple(encode("[a|0.0|20]up thrice"))
+    assert first["0.1"] == tuple(encode("[b|0.1|20]"))
