@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import importlib
 import json
-import os
 import pathlib
 import random
 import tempfile
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sera_jax import batching, train_step
+from sera_jax.caching import cache_folder
 from sera_jax.model import huggingface, qwen3, sharding
 from sera_jax.progress import Progress
 from sera_jax.rollout import prompts as wording
@@ -45,11 +45,6 @@ def prepare(config) -> pathlib.Path:
         prompts.tokenizer.save_pretrained(beside)
         huggingface.export(params, model, folder, tokenizer_dir=beside)
     return folder
-
-
-def cache_folder() -> pathlib.Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(base) / "sera_jax"
 
 
 def demonstrate(config) -> tuple[wording.Prompts, list[batching.Sequence]]:
