@@ -7,8 +7,9 @@ A response holds exactly one block, with free text around it:
     <delegate>{"delegations": [{"goal": "..."}, {"goal": "...", "max_steps": 8}]}</delegate>
     <finish>MESSAGE</finish>
 
-`context` and `max_steps` are optional. Everything else is refused with a reason that the policy gets
-to read.
+`context` and `max_steps` are optional. Everything else is refused with a reason that the policy
+gets to read.
+
 `parse` is total: it never raises, takes time linear in the text, and evaluates nothing of it.
 
 Two kinds of refusal are told apart because the decomposition objective counts them (METHOD 2). A
