@@ -11,42 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from sera_jax.worlds.textcraft_synth.commands import MAX_LINES
+from sera_jax.worlds.textcraft_synth.demand import Crafts, plan
 from sera_jax.worlds.textcraft_synth.goals import goal_text
 from sera_jax.worlds.textcraft_synth.recipes import Recipes
 from sera_jax.worlds.textcraft_synth.world import World
-
-Crafts = list[tuple[str, int]]  # items and how often to craft each, in an order that works
-
-
-def lacking(world: World, agent: str, targets: Mapping[str, int]) -> dict[str, int]:
-    """What `agent` still has to make of `targets`, which count from when it started."""
-    start, now = world.starts[agent], world.inventory
-    left = {i: count - now.get(i, 0) + start.get(i, 0) for i, count in targets.items()}
-    return {item: count for item, count in left.items() if count > 0}
-
-
-def plan(recipes: Recipes, inventory: Mapping[str, int], needs: Mapping[str, int]) -> Crafts | None:
-    """Crafts that make `needs` on top of `inventory`; None where base items do not suffice."""
-    lacks, planned = Counter(needs), []
-    spare = Counter(inventory)
-    spare.subtract({item: spare[item] for item in needs})  # what is there of a target stays
-    pending = set(needs)
-    while pending:
-        # The deepest first: when its turn comes, all that uses an item has been counted.
-        item = max(pending, key=lambda name: (recipes.depth[name], name))
-        pending.remove(item)
-        lack = lacks[item] - spare[item]
-        if lack <= 0:
-            continue
-        recipe = recipes.of.get(item)
-        if recipe is None:
-            return None
-        crafts = -(-lack // recipe.count)
-        planned.append((item, crafts))
-        for name, count in recipe.ingredients.items():
-            lacks[name] += crafts * count
-            pending.add(name)
-    return planned[::-1]
 
 
 def command(recipes: Recipes, item: str, crafts: int) -> str:

@@ -5,11 +5,13 @@ The rules are the published package's own (recipes.py), and recorded play checks
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 from sera_jax.worlds.base import StepResult
 from sera_jax.worlds.textcraft_synth import commands, goals
 from sera_jax.worlds.textcraft_synth.commands import quoted
+from sera_jax.worlds.textcraft_synth.demand import plan
 from sera_jax.worlds.textcraft_synth.recipes import recipes
 from sera_jax.worlds.textcraft_synth.tasks import Task
 
@@ -35,13 +37,19 @@ class Made(NamedTuple):
 
 class Known(NamedTuple):
     """What `info` tells of an item. `makes` is what one craft makes, 0 for base items; ingredients
-    are (name, how many a craft uses, how many there are)."""
+    are (name, how many a craft uses, how many there are).
+
+    `crafts` are those that the goal of who asks still takes, one where it takes none; `lacks` what
+    of the ingredients is not there for so many, as (name, count), the deepest first.
+    """
 
     item: str
     have: int
     depth: int
     makes: int
     ingredients: tuple[tuple[str, int, int], ...]
+    crafts: int
+    lacks: tuple[tuple[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +79,7 @@ class CraftResult(StepResult):
 class World:
     """Mutable state of a task; all is public, nobody may change what `starts` and `log` hold."""
 
-    __slots__ = ("task", "recipes", "inventory", "starts", "log")
+    __slots__ = ("task", "recipes", "inventory", "starts", "goals", "log")
 
     done = False  # the root ends it by finishing
 
@@ -80,6 +88,7 @@ class World:
         self.recipes = recipes(task.names)
         self.inventory = dict(task.inventory)
         self.starts: dict[str, dict[str, int]] = {}  # agent -> the inventory it started with
+        self.goals: dict[str, dict[str, int]] = {}  # agent -> what it is to make more of
         self.log: list[Made] = []
 
     @property
@@ -95,6 +104,14 @@ class World:
     def join(self, agent: str, *, beside: str | None = None, goal: str | None = None) -> None:
         """Adds `agent`, which starts from what there is; there are no places to be in."""
         self.starts[agent] = self.inventory.copy()
+        self.goals[agent] = dict(self.task.targets) if goal is None else goals.read_goal(goal)
+
+    def left(self, agent: str) -> dict[str, int]:
+        """What `agent` still has to make for its goal; {} also for who never joined."""
+        start, now = self.starts.get(agent, {}), self.inventory
+        wanted = self.goals.get(agent, {}).items()
+        left = {i: count - now.get(i, 0) + start.get(i, 0) for i, count in wanted}
+        return {item: count for item, count in left.items() if count > 0}
 
     def refuse_goal(self, goal: str) -> str:
         return "" if goals.read_goal(goal) else goals.GRAMMAR
@@ -105,6 +122,7 @@ class World:
         other.recipes = self.recipes
         other.inventory = self.inventory.copy()
         other.starts = self.starts.copy()
+        other.goals = self.goals.copy()
         other.log = self.log.copy()
         return other
 
@@ -131,7 +149,7 @@ class World:
             case commands.Craft():
                 return self._craft(agent, command)
             case commands.Info(items):
-                known = tuple(self.known(item) for item in items if item in self.recipes)
+                known = self.told(agent, [item for item in items if item in self.recipes])
                 unknown = tuple(item for item in items if item not in self.recipes)
                 text = "\n".join(map(self._describe, items))
                 return Answer("info", text, known=known, unknown=unknown)
@@ -169,15 +187,24 @@ class World:
         held = ", ".join(f"{count} {item}" for item, count in self.inventory.items())
         return f"Inventory: {held or 'nothing'}."
 
-    def known(self, item: str) -> Known:
+    def told(self, agent: str, items: Iterable[str]) -> tuple[Known, ...]:
+        """What `agent` is told when it asks about `items`, all of which there are."""
+        planned = dict(plan(self.recipes, self.inventory, self.left(agent)) or ())
+        return tuple(self.known(item, planned.get(item, 1)) for item in items)
+
+    def known(self, item: str, crafts: int = 1) -> Known:
         recipe, have = self.recipes.of.get(item), self.inventory.get
-        ingredients = recipe.ingredients.items() if recipe else ()
+        depth = self.recipes.depth
+        ingredients = tuple(recipe.ingredients.items()) if recipe else ()
+        lacks = [(i, n * crafts - have(i, 0)) for i, n in ingredients if n * crafts > have(i, 0)]
         return Known(
             item,
             have(item, 0),
-            self.recipes.depth[item],
+            depth[item],
             recipe.count if recipe else 0,
             tuple((name, count, have(name, 0)) for name, count in ingredients),
+            crafts,
+            tuple(sorted(lacks, key=lambda lack: -depth[lack[0]])),
         )
 
     def _describe(self, item: str) -> str:
@@ -191,7 +218,8 @@ class World:
         return f"{item}: have {known.have}; depth {depth}; one craft makes {makes} from {needs}."
 
     def state(self, agent: str) -> dict[str, Any]:
-        """The facts as data. `gained` is what there is more (or less) of since `agent` started."""
+        """The facts as data. `gained` is what there is more (or less) of since `agent` started,
+        `left` what it still has to make."""
         start, now = self.starts.get(agent, {}), self.inventory
         items = dict.fromkeys((*start, *now))
         gained = {i: now.get(i, 0) - start.get(i, 0) for i in items}
@@ -199,6 +227,7 @@ class World:
             "inventory": dict(now),
             "gained": {item: count for item, count in gained.items() if count},
             "targets": dict(self.task.targets),
+            "left": self.left(agent),
             "success": self.success,
             "done": self.done,
         }
