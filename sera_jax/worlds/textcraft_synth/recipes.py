@@ -56,7 +56,7 @@ def recipes(names: int = PUBLISHED) -> Recipes:
 def _renamed(data: dict[str, Any], seed: int) -> dict[str, Any]:
     """The same recipes with names exchanged among items of one domain and depth.
 
-    A small model learns recipes by heart; where each name means another item in every task, it has
+    A small model learns recipes by heart; where a name means another item in the next task, it has
     to ask and to read. A name still says its depth.
     """
     groups = defaultdict(list)
