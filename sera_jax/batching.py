@@ -15,6 +15,9 @@ from sera_jax.rollout.spans import token_span
 
 Array = np.ndarray | jax.Array
 
+# Sequences a row holds at most: attention kernels set aside room for so many.
+MAX_SEGMENTS = 64
+
 
 @dataclasses.dataclass(frozen=True)
 class Sequence:
@@ -195,7 +198,9 @@ class _Rows:
     def add(self, sequence: Sequence, weight: float) -> bool:
         """Puts the sequence into the first row with room; False where none has."""
         size = len(sequence.tokens) - 1
-        row = next((r for r, used in enumerate(self.used) if used + size <= self.length), None)
+        rows = zip(self.used, self.segments, strict=True)
+        free = (u + size <= self.length and n < MAX_SEGMENTS for u, n in rows)
+        row = next((r for r, fits in enumerate(free) if fits), None)
         if row is None:
             return False
         self.put(row, sequence, weight)

@@ -13,7 +13,7 @@ import optax
 from sera_jax import losses
 from sera_jax.batching import Batch
 from sera_jax.model import qwen3, sharding
-from sera_jax.model.logprobs import token_logprobs
+from sera_jax.model.logprobs import loss_gradients, token_logprobs
 
 LOSSES = {"cispo": losses.cispo, "grpo": losses.grpo, "cross_entropy": losses.cross_entropy}
 
@@ -143,7 +143,37 @@ def update(
 @functools.partial(jax.jit, static_argnames="setup")
 def score(params: Any, batch: Batch, setup: Setup) -> jax.Array:
     """log p of the batch's targets, [B, T]."""
-    hidden = qwen3.forward(
+    return token_logprobs(
+        params,
+        _hidden(params, batch, setup),
+        batch.targets,
+        setup.config,
+        setup.chunk,
+        temperature=setup.temperature,
+    )
+
+
+def gradients(
+    params: Any, batch: Batch, objective: str | Callable, setup: Setup
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Gradient of the loss sum of one micro-batch, float32, and the sums of its metrics."""
+    hidden, pull = jax.vjp(lambda params: _hidden(params, batch, setup), params)
+    sums, d_head, d_hidden = loss_gradients(
+        params,
+        hidden,
+        batch,
+        functools.partial(_sums, objective=objective),
+        setup.chunk,
+        temperature=setup.temperature,
+        mesh=setup.mesh,
+    )
+    (found,) = pull(d_hidden)
+    name = "head" if "head" in params else "embed"
+    return found | {name: found[name] + d_head}, sums
+
+
+def _hidden(params: Any, batch: Batch, setup: Setup) -> jax.Array:
+    return qwen3.forward(
         params,
         batch.tokens,
         batch.segment_ids,
@@ -153,13 +183,10 @@ def score(params: Any, batch: Batch, setup: Setup) -> jax.Array:
         remat=setup.remat,
         mesh=setup.mesh,
     )
-    return token_logprobs(
-        params, hidden, batch.targets, setup.config, setup.chunk, temperature=setup.temperature
-    )
 
 
-def _loss(params: Any, batch: Batch, objective: str | Callable, setup: Setup):
-    logprobs = score(params, batch, setup)
+def _sums(logprobs: jax.Array, batch: Batch, objective: str | Callable) -> dict[str, jax.Array]:
+    """The loss and the metrics of some places, "loss" and "tokens" among them."""
     function = LOSSES[objective] if isinstance(objective, str) else objective
     if function is losses.cross_entropy:
         loss, count, metrics = function(logprobs, batch.mask)
@@ -167,7 +194,7 @@ def _loss(params: Any, batch: Batch, objective: str | Callable, setup: Setup):
         loss, count, metrics = function(
             logprobs, batch.behavior_logprobs, batch.advantages, batch.weights, batch.mask
         )
-    return loss, metrics | {"loss": loss, "tokens": count}
+    return metrics | {"loss": loss, "tokens": count}
 
 
 @functools.cache
@@ -189,9 +216,8 @@ def _zeros(params: Any, names: tuple[str, ...], setup: Setup):
 # Traced once per bucket of row lengths; tests count on it.
 @functools.partial(jax.jit, static_argnames=("objective", "setup"), donate_argnames="sums")
 def _accumulate(sums, params: Any, batch: Batch, objective: str | Callable, setup: Setup):
-    gradients, scalars = jax.grad(_loss, has_aux=True)(params, batch, objective, setup)
-    gradients, scalars = jax.tree.map(jnp.add, sums, (gradients, scalars))
-    return _pinned(gradients, setup), scalars
+    found, scalars = jax.tree.map(jnp.add, sums, gradients(params, batch, objective, setup))
+    return _pinned(found, setup), scalars
 
 
 @functools.partial(jax.jit, static_argnames="setup", donate_argnames="state")

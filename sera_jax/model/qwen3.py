@@ -171,7 +171,7 @@ def forward(
 
     def one_layer(x, layer):
         q, k, v = attention_inputs(layer, x, rope, config)
-        x = x + attention_output(layer, attention.attend(q, k, v, segment_ids))
+        x = x + attention_output(layer, attention.attend(q, k, v, segment_ids, mesh))
         x = x + mlp(layer, x, config)
         return constrain(x), None
 
