@@ -30,7 +30,9 @@ def demonstrator(script: Script, prompts: Prompts, calls: list[Call]) -> Respond
         if situation.kind != "act":
             ids += (prompts.tokenizer.eos_token_id,)
             calls.append((situation.input_ids + ids, len(situation.input_ids)))
-        return Generation(ids, (0.0,) * len(ids), "stop", (("demonstration", len(ids)),))
+        room = situation.max_new_tokens  # a script is cut where a server's answer would be
+        reason, ids = "stop" if len(ids) <= room else "length", ids[:room]
+        return Generation(ids, (0.0,) * len(ids), reason, (("demonstration", len(ids)),))
 
     return respond
 

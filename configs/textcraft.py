@@ -1,0 +1,54 @@
+"""Recursive agents on TextCraft-Synth (METHOD 7)."""
+
+import ml_collections
+
+from configs import base
+
+ALONE = {"rollout.context_length": 2_048, "train.row_lengths": (512, 2_048)}
+
+
+def get_config(names: str = "") -> ml_collections.ConfigDict:
+    """The locked config of "PRESET,VARIANT,...": each part may be left out."""
+    return base.experiment(__file__, names, {"small": small, "paper": paper}, ALONE)
+
+
+def small() -> ml_collections.ConfigDict:
+    config = base.small()
+    config.benchmark = "textcraft_synth"
+    config.judge = "delta"
+
+    config.rollout.context_length = 512
+    config.rollout.max_new_tokens = 64
+    # Nothing in the objective charges for a child, so a small policy over-delegates: bounded here.
+    config.rollout.max_children = 40
+    config.train.row_lengths = (256, 512)
+
+    config.tasks.source = "fresh"  # new tasks of the train fold, or "train": the published split
+    config.tasks.tiers = ("easy", "medium")
+
+    config.eval.tasks = 100  # a tier and set
+    config.eval.tiers = ("easy", "medium", "hard", "extreme")
+    config.eval.sets = ("fresh", "test")  # targets of their own, the published val split
+
+    config.warmstart.tiers = ("easy", "medium")
+    config.warmstart.tasks = 2400  # demonstration trees
+    config.warmstart.context_length = 512
+    config.warmstart.vocabulary = 2_048
+    config.warmstart.steps = 2000
+    return config
+
+
+def paper() -> ml_collections.ConfigDict:
+    config = base.paper()
+    config.benchmark = "textcraft_synth"
+    config.judge = "delta"
+
+    config.rollout.context_length = 10_240
+    config.rollout.max_new_tokens = 512
+
+    config.tasks.tiers = ("medium",)
+    config.train.steps = 250
+
+    config.eval.tasks = 213
+    config.eval.sets = ("test",)
+    return config
