@@ -131,17 +131,22 @@ def common() -> ml_collections.ConfigDict:
     config.mesh.tensor = 1
 
     config.server = ml_collections.ConfigDict()
-    config.server.url = ""  # comma-separated; "": one is started on loopback
+    config.server.url = ""  # comma-separated; "": started here, watched and restarted
+    config.server.kind = "embedded"  # of the servers started here, or "sglang"
+    config.server.count = 1  # of the servers started here
     config.server.evaluator_url = ""  # of the frozen evaluator, where rubrics.weights asks for one
     config.server.api_key_env = "SERA_API_KEY"  # names of the variables that hold the keys
     config.server.admin_key_env = "SERA_ADMIN_API_KEY"
     config.server.max_concurrency = 64
-    config.server.timeout = 600.0  # seconds a request
+    config.server.timeout = 600.0  # seconds an attempt of a request
+    config.server.total_timeout = 3600.0  # seconds a request, with waiting and asking again
+    config.server.patience = 600.0  # seconds to wait for servers that are away; then the run stops
+    config.server.hang_timeout = 60.0  # seconds without an answer; one started here is restarted
     return config
 
 
 def small() -> ml_collections.ConfigDict:
-    """Any machine: a policy of 0.7 M parameters, made by the warm start, and a server of its own."""
+    """Any machine: a policy of under a million parameters, made by the warm start below."""
     config = common()
     config.model = ml_collections.ConfigDict()
     config.model.path = ""  # "": made by the warm start below

@@ -115,8 +115,8 @@ def _sampler(config, policy: pathlib.Path, folder: pathlib.Path) -> Iterator[Sam
     folder.mkdir(parents=True, exist_ok=True)
     metrics.write_config(folder, config)
     model = qwen3.Config.from_huggingface(json.loads((policy / "config.json").read_text()))
-    with launching.policy_servers(config, policy, folder) as urls:
-        yield launching.make_sampler(config, policy, model.vocab_size, urls)
+    with launching.policy_servers(config, policy, folder) as servers:
+        yield launching.make_sampler(config, policy, model.vocab_size, servers)
 
 
 def _short(value: Any) -> str:

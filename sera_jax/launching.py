@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
+import functools
 import importlib
 import itertools
 import pathlib
@@ -18,8 +20,9 @@ from sera_jax.external.answers import ExternalError
 from sera_jax.model import huggingface, sharding
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.sampler import Sampler
+from sera_jax.serving import embedded, sglang, weight_sync
 from sera_jax.serving.client import PolicyClient, PolicyServerError
-from sera_jax.serving.embedded import embedded_server
+from sera_jax.serving.supervisor import Supervisor
 from sera_jax.warmstart import build
 from sera_jax.warmstart.tokenizer import load as load_tokenizer
 
@@ -37,6 +40,7 @@ CHOICES = {
     "rubrics.weights": ("shared", "frozen"),
     "rubrics.baseline": ("batch", "task"),
     "rubrics.score_source": ("weighted", "stated"),
+    "server.kind": ("embedded", "sglang"),
 }
 
 # What a user can cause: shown in a line or two, without a traceback.
@@ -60,14 +64,20 @@ def run(config, name: str) -> None:
     metrics.write_config(folder, config)
     metrics.write_provenance(folder)
     first = pathlib.Path(config.model.path) if config.model.path else build.prepare(config)
-    with contextlib.ExitStack() as servers:
-        urls = servers.enter_context(policy_servers(config, first, folder))
-        evaluator = ()
+    with contextlib.ExitStack() as stack:
+        servers = stack.enter_context(policy_servers(config, first, folder))
+        evaluator = None
         if config.rubrics.weights == "frozen":
-            evaluator = servers.enter_context(policy_servers(config, first, folder, "evaluator"))
-        training = prepare(config, folder, first, urls, evaluator)
+            evaluator = stack.enter_context(policy_servers(config, first, folder, "evaluator"))
+        training = prepare(config, folder, first, servers, evaluator)
         with training.checkpoints:
-            closing = asyncio.run(train.train(training))
+            try:
+                closing = asyncio.run(train.train(training))
+            except (PolicyServerError, EvaluationError) as error:
+                raise type(error)(
+                    f"{error}\nsaved up to step {training.checkpoints.latest_step or 0}; the same "
+                    f"command with --config.run.folder={folder} goes on from there"
+                ) from error
     if closing is None:
         print(
             f"stopped after step {training.step}; the same command with "
@@ -138,7 +148,7 @@ def benchmark(config) -> ModuleType:
 
 
 async def _check_servers(config) -> None:
-    async with _client(config, config.server.url.split(","), vocab_size=1) as client:
+    async with _client(config, Servers(config.server.url.split(",")), vocab_size=1) as client:
         if not await client.health():
             raise SetupError(
                 f"no policy server answers at {config.server.url} (config.server.url). "
@@ -147,34 +157,72 @@ async def _check_servers(config) -> None:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class Servers:
+    """URLs of servers of one policy, and who keeps them alive where they are started here."""
+
+    urls: list[str]
+    keeper: Supervisor | None = None
+
+
 @contextlib.contextmanager
 def policy_servers(
     config, policy: pathlib.Path, folder: pathlib.Path, name: str = "server"
-) -> Iterator[list[str]]:
-    """URLs of the configured servers, or of one that lives as long as the run.
+) -> Iterator[Servers]:
+    """The configured servers, or some that are started here and live as long as the run.
 
     `name` "evaluator" asks for the servers of the frozen copy that scores rubrics (METHOD 9).
     """
     configured = config.server.url if name == "server" else config.server.evaluator_url
     if configured:
-        yield configured.split(",")
+        yield Servers(configured.split(","))
         return
-    options = (
-        f"--context_length={config.rollout.context_length}",
-        f"--slots={config.server.slots}",
-        f"--replicas={config.server.replicas}",
+    weights = folder / train.WEIGHTS if name == "server" else None  # an evaluator keeps its own
+    keeper = Supervisor(
+        functools.partial(START[config.server.kind], config),
+        policy,
+        folder / f"{name}.log",
+        count=config.server.count,
+        last_synced=lambda: weight_sync.last_synced(weights) if weights else None,
+        hang_timeout=config.server.hang_timeout,
     )
-    with embedded_server(policy, folder / f"{name}.log", *options) as url:
-        print(f"policy {name}: embedded, {url} (log: {folder / f'{name}.log'})")
-        yield [url]
+    with keeper:
+        for child in keeper.children:
+            print(f"policy {name}: {config.server.kind}, {child.url} (log: {child.log})")
+        yield Servers(keeper.urls, keeper)
+
+
+def _start_embedded(config, model: str, version: str, port: int, log: pathlib.Path):
+    flags = {
+        "weight_version": version,
+        "context_length": config.rollout.context_length,
+        "slots": config.server.slots,
+        "replicas": config.server.replicas,
+        "dtype": config.model.dtype,
+    }
+    return embedded.start(model, log, *(f"--{k}={v}" for k, v in flags.items()), port=port)
+
+
+def _start_sglang(config, model: str, version: str, port: int, log: pathlib.Path):
+    return sglang.start(
+        model,
+        log,
+        context_length=config.rollout.context_length,
+        slots=config.server.slots,
+        port=port,
+        weight_version=version,
+    )
+
+
+START = {"embedded": _start_embedded, "sglang": _start_sglang}
 
 
 def prepare(
     config,
     folder: pathlib.Path,
     first: pathlib.Path,
-    urls: list[str],
-    evaluator: list[str] = (),
+    servers: Servers,
+    evaluator: Servers | None = None,
 ) -> train.Run:
     """A run at its beginning, or at the newest checkpoint in `folder`."""
     mesh = make_mesh(config)
@@ -207,7 +255,7 @@ def prepare(
         setup=setup,
         state=train_step.init_state(params, setup),
         checkpoints=checkpoints.Checkpoints(folder / "checkpoints", config.run.keep_checkpoints),
-        sampler=make_sampler(config, first, model.vocab_size, urls, evaluator),
+        sampler=make_sampler(config, first, model.vocab_size, servers, evaluator),
     )
     restored = training.checkpoints.restore_latest(training.state)
     if restored:
@@ -219,25 +267,32 @@ def prepare(
 
 
 def make_sampler(
-    config, policy: pathlib.Path, vocab_size: int, urls: list[str], evaluator: list[str] = ()
+    config,
+    policy: pathlib.Path,
+    vocab_size: int,
+    servers: Servers,
+    evaluator: Servers | None = None,
 ) -> Sampler:
-    """A sampler of the policy that the servers at `urls` hold; its tokenizer is read here."""
+    """A sampler of the policy that the servers hold; its tokenizer is read here."""
     return Sampler(
         config=config,
         worlds=benchmark(config),
         prompts=Prompts(load_tokenizer(policy), config.benchmark, config.prompts),
-        client=_client(config, urls, vocab_size),
+        client=_client(config, servers, vocab_size),
         evaluator=_client(config, evaluator, vocab_size) if evaluator else None,
     )
 
 
-def _client(config, urls: list[str], vocab_size: int) -> PolicyClient:
+def _client(config, servers: Servers, vocab_size: int) -> PolicyClient:
     return PolicyClient(
-        urls,
+        servers.urls,
         vocab_size=vocab_size,
         context_length=config.rollout.context_length,
         max_concurrency=config.server.max_concurrency,
         timeout=config.server.timeout,
+        total_timeout=config.server.total_timeout,
+        patience=config.server.patience,
+        keeper=servers.keeper,
         api_key_env=config.server.api_key_env,
         admin_key_env=config.server.admin_key_env,
     )

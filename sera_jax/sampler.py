@@ -22,7 +22,7 @@ from sera_jax.rollout.node import policy_responder
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.situation import RolloutConfig
 from sera_jax.rollout.tree import RolloutError, rollout
-from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.client import PolicyClient, ServersLost
 from sera_jax.trees import Criterion, Rubric, Tree
 
 
@@ -58,13 +58,18 @@ class Sampler:
         await self._stack.__aexit__(*error)
 
     async def groups(self, tasks: Sequence, step: int, asked: Sampling) -> list[list[Tree]]:
-        """K trees of each task, all at once; a tree whose request failed is left out."""
+        """K trees of each task, all at once; a tree whose request failed is left out.
+
+        ServersLost when no policy server is there any more.
+        """
         size = self.config.train.trees
 
         async def one(task, number: int) -> Tree | None:
             try:
                 return await self.tree(task, f"{step}/{task.task_id}/{number}", asked, step=step)
             except RolloutError as error:
+                if lost := _servers_lost(error):
+                    raise lost from None
                 print(f"tree left out: {error}", flush=True)
                 return None
 
@@ -135,6 +140,13 @@ class Sampler:
     @functools.cached_property
     def _questions(self) -> Questions:
         return Questions(self.config.benchmark)
+
+
+def _servers_lost(error: BaseException | None) -> ServersLost | None:
+    """What a chain of causes ends in, if it is that."""
+    while error is not None and not isinstance(error, ServersLost):
+        error = error.__cause__
+    return error
 
 
 def needs_external(config) -> bool:

@@ -3,34 +3,44 @@
 One optimizer step samples fresh trees with the current weights, turns their rewards into
 advantages, and takes one gradient step; the new weights then go to the policy servers, which the
 trainer knows only as URLs (METHOD 5). Held-out success is measured before and after.
+
+Servers and trainer wait for each other as little as METHOD 5 allows:
+
+    on-policy        the servers start on the next step as soon as they have its weights, while
+                     this one is written down and saved
+    train.overlap    the servers sample step n + 1 while the trainer trains step n: every tree is
+                     trained one update after the weights that sampled it. One objective only.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-import jax
-
-from sera_jax import batching, credit, evaluate, losses, metrics, schedule, train_step
+from sera_jax import batching, credit, evaluate, hosts, losses, metrics, sampled, schedule
+from sera_jax import supervision, train_step
 from sera_jax.checkpoints import Checkpoints
 from sera_jax.interrupt import Interrupt
+from sera_jax.journal import Journal
 from sera_jax.model import qwen3
 from sera_jax.report.measures import measures
-from sera_jax.report.tensorboard import EventWriter
 from sera_jax.rollout.grading import COUNTS
+from sera_jax.sampled import Sampled
 from sera_jax.sampler import Sampler
 from sera_jax.serving import weight_sync
-from sera_jax.tree_writer import TreeWriter
+from sera_jax.serving.errors import PolicyServerError, ServersLost
 from sera_jax.trees import Tree
+
+WEIGHTS = "weights"  # folder of a run, in which its servers find them
 
 
 @dataclasses.dataclass
 class Run:
-    """What the phases of one run share. `state` and `step` are always those of one moment."""
+    """What the phases of one run share. `state`, `step` and `pending` are of one moment."""
 
     config: Any
     folder: pathlib.Path
@@ -39,9 +49,14 @@ class Run:
     state: train_step.TrainState
     checkpoints: Checkpoints
     sampler: Sampler
-    trees: TreeWriter | None = None  # while training
     step: int = 0  # optimizer steps done, no-ops included
+    pending: Sampled | None = None  # of `step`, where its trees are here before it begins
+    ahead: asyncio.Task | None = None  # the sampling under way
+    supervision: dict[str, Any] = dataclasses.field(default_factory=dict)  # of all that is here
+    sampling_ended: float = 0.0  # when the servers ran out of work
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by phase, all steps
+    recent: list[float] = dataclasses.field(default_factory=list)  # seconds of this start's steps
+    trouble: Exception | None = None  # for which the run saves and stops
     interrupt: Interrupt = dataclasses.field(default_factory=Interrupt)
 
     @contextlib.contextmanager
@@ -52,112 +67,197 @@ class Run:
         seconds = time.monotonic() - start
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         if record is not None:
-            record[f"seconds_{phase}"] = seconds
+            record[f"seconds_{phase}"] = record.get(f"seconds_{phase}", 0.0) + seconds
 
 
 async def train(run: Run) -> str | None:
     """From the run's present step to its last -> the closing table; None when interrupted."""
     config = run.config
     async with run.sampler:
-        with (
-            run.interrupt,
-            metrics.MetricsWriter(run.folder, run.step) as writer,
-            EventWriter(run.folder, run.step) as events,
-            TreeWriter(run.folder, config.run.tree_bytes, run.step) as run.trees,
-        ):
-            before = await held_out(run, "before") if run.step == 0 else None
-            await sync(run)
-            recent: list[float] = []  # seconds of the last steps
-            while run.step < config.train.steps and not run.interrupt.asked:
-                start = time.monotonic()
-                record = await optimizer_step(run)
-                if record is None:
+        with run.interrupt, Journal(run.folder, run.step, config.run.tree_bytes) as journal:
+            await sync(run)  # first of all: nobody knows what the servers hold
+            fresh = run.step == 0 and goes_on(run)
+            before = await held_out(run, "before") if fresh else read_back(run, "before")
+            while run.step < config.train.steps and goes_on(run):
+                if not await optimizer_step(run, journal):
                     break
-                recent.append(time.monotonic() - start)
-                left = metrics.seconds_left(recent, config.train.steps - run.step)
-                writer.write(run.step - 1, record)
-                events.write(run.step - 1, record)
-                print(metrics.progress_line(run.step - 1, config.train.steps, record, left))
-                if run.step % config.run.checkpoint_every == 0:
-                    save(run)
+            await stop_sampling(run)
+            if run.trouble:
+                stop(run)
             save(run)
-            before = before or await held_out(run, "before")  # of a resumed run: read back
+            run.checkpoints.wait()  # measured weights must not be lost and trained anew
             # Nothing was trained where there are no steps: one measurement says all.
             after = await held_out(run, "after") if config.train.steps else {}
     return None if run.interrupt.asked else closing_table(run, before, after)
 
 
-async def optimizer_step(run: Run) -> dict[str, Any] | None:
-    """One step -> its metrics; None when interrupted, and then nothing has changed.
+async def optimizer_step(run: Run, journal: Journal) -> bool:
+    """One step, written down and saved; False when interrupted, and then nothing has changed.
 
     A batch without any signal is a no-op that still counts as a step (METHOD 5).
     """
-    config, sampler = run.config, run.sampler
-    objective = schedule.objective_at(run.step, config.cycle)
-    asked = credit.sampling(objective, config)
-    record: dict[str, Any] = {"objective": objective}
+    config, start = run.config, time.monotonic()
+    record: dict[str, Any] = {"objective": schedule.objective_at(run.step, config.cycle)}
 
-    # ---- Sample: fresh trees of fresh tasks, with the weights of this moment
-    tasks = sampler.worlds.training_tasks(config.tasks, config.seed, run.step, config.train.tasks)
-    with run.timed("sampling", record):
-        groups = await run.interrupt.unless_asked(sampler.groups(tasks, run.step, asked))
-    if groups is None:
-        return None
+    # ---- Sample: fresh trees of fresh tasks
+    with run.timed("trainer_idle", record):
+        got = run.pending or await next_trees(run)
+    if got is None:
+        return False
+    if config.train.overlap:
+        run.pending = got  # until they are trained
+        start_sampling(run)  # of the step after this one
 
     # ---- Credit: rewards of each tree, advantages within each task or batch
-    trees = [tree for group in groups for tree in group]
-    credited = credit.credit(objective, groups, config, sampler.prompts.decode)
+    credited = credit.credit(
+        record["objective"], got.groups, config, run.sampler.prompts.decode
+    )
 
     # ---- Batch
-    idle = batching.idle_tokens(credited.sequences)
     batches = batching.pack(
         credited.sequences,
         row_length=config.train.row_lengths,
         rows=config.train.rows,
         keep_idle=False,
     )
+    record |= step_metrics(run, got, credited, batches)
 
     # ---- Trees for the report, with what the trainer makes of their tokens before the update
-    some = slice(None, None, max(1, len(trees) // config.run.save_trees))  # of all tasks
+    some = slice(None, None, max(1, len(got.trees) // config.run.save_trees))  # of all tasks
     with run.timed("reporting", record):
-        logprobs = trainer_logprobs(run, trees[some])
+        logprobs = await asyncio.to_thread(trainer_logprobs, run, got.trees[some])
 
-    # ---- Update: no await in here, so that state and step change together
+    # ---- Update: state, step and pending trees change together
     with run.timed("training", record):
-        if batches:
-            loss = loss_function(config.train.loss, config.train.clip_low, config.train.clip_high)
-            run.state, updated = train_step.update(run.state, batches, loss, run.setup, idle)
-            record |= {name: float(value) for name, value in updated.items()}
-        run.step += 1
+        state, updated = await asyncio.to_thread(update, run, credited, batches)
+    following = None
+    if config.train.overlap:
+        with run.timed("trainer_idle", record):
+            following = await next_trees(run, give_up=False)
+    run.state, run.step, run.pending = state, run.step + 1, following
 
     # ---- Sync: the servers sample the next trees with the new weights
     with run.timed("syncing", record):
         if batches:
-            await sync(run)
+            record["sync"] = await sync(run)
+    record |= updated | {"seconds_servers_idle": time.monotonic() - run.sampling_ended}
+    start_sampling(run)
 
-    # ---- Record
-    run.trees.write(
-        run.step - 1,
-        objective,
-        trees[some],
-        rewards=credited.rewards[some],
-        advantages=credited.advantages[some],
-        trainer_logprobs=logprobs,
-    )
-    lost = config.train.tasks * config.train.trees - len(trees)
+    # ---- Record and save, while the servers are at work again
+    run.recent.append(time.monotonic() - start)
+
+    def write_down() -> None:
+        journal.write(
+            run.step - 1,
+            record,
+            got.trees[some],
+            rewards=credited.rewards[some],
+            advantages=credited.advantages[some],
+            trainer_logprobs=logprobs,
+        )
+        left = metrics.seconds_left(run.recent, config.train.steps - run.step)
+        print(metrics.progress_line(run.step - 1, config.train.steps, record, left))
+        if run.step % config.run.checkpoint_every == 0:
+            journal.flush()  # a run that goes on from the checkpoint writes none of it again
+            save(run)
+
+    await asyncio.to_thread(write_down)
+    return True
+
+
+def start_sampling(run: Run) -> None:
+    """Has the servers sample the first step that has no trees, unless they are at it."""
+    step = run.step + (run.pending is not None)
+    if run.ahead or step >= run.config.train.steps or run.trouble or run.interrupt.asked:
+        return
+
+    async def sample() -> Sampled:
+        try:
+            return await sampled.sample(run.sampler, step)
+        finally:
+            run.sampling_ended = time.monotonic()
+
+    run.ahead = asyncio.create_task(sample())
+
+
+async def next_trees(run: Run, give_up: bool = True) -> Sampled | None:
+    """The trees under way, of all processes; None where there are none, or the run has to stop.
+
+    An interrupt ends the wait only if it may `give_up`: once the trainer has gone on, other
+    weights would sample these trees anew.
+    """
+    start_sampling(run)
+    own = None
+    if run.ahead:
+        try:
+            own = await (run.interrupt.unless_asked(run.ahead) if give_up else run.ahead)
+        except ServersLost as error:
+            run.trouble = error
+    elif run.step + (run.pending is not None) >= run.config.train.steps:
+        return None
+    run.ahead = None
+    if not goes_on(run) and (give_up or run.trouble):
+        return None
+    shares = [own]
+    if hosts.count() > 1:
+        shares = [Sampled.from_text(t.decode()) for t in hosts.gather_bytes(own.to_text().encode())]
+    got = sampled.joined(shares)
+    run.supervision = got.supervision
+    return got
+
+
+async def stop_sampling(run: Run) -> None:
+    """Ends the sampling under way, whose trees a resumed run samples again."""
+    if run.ahead:
+        run.ahead.cancel()
+        await asyncio.gather(run.ahead, return_exceptions=True)
+        run.ahead = None
+
+
+def goes_on(run: Run) -> bool:
+    """Whether no process was asked to stop or is in trouble; of either, all know from here on."""
+    said = hosts.gather([run.interrupt.asked, str(run.trouble or "")])
+    run.interrupt.asked = any(asked for asked, _ in said)
+    if run.interrupt.asked:
+        run.trouble = None  # the run stops and saves anyway
+    for number, (_, trouble) in enumerate(said):
+        if trouble and not run.interrupt.asked:
+            run.trouble = run.trouble or hosts.HostError(f"process {number}: {trouble}")
+    return not (run.interrupt.asked or run.trouble)
+
+
+def step_metrics(
+    run: Run, got: Sampled, credited: credit.Credit, batches: Sequence[batching.Batch]
+) -> dict[str, Any]:
+    """What is known of a step before its update."""
+    config, trees = run.config, got.trees
+    graded = credit.sampling(schedule.objective_at(run.step, config.cycle), config).graded
     return {
-        **metrics.tree_metrics(trees, config.rewards.execution if asked.graded else outcome),
+        **metrics.tree_metrics(trees, config.rewards.execution if graded else outcome),
         **measures(trees, credited.advantages),
+        **metrics.version_lag(trees, int(run.state.step)),
         "no_op": not batches,
-        "trees_lost": lost,
+        "trees_lost": config.train.tasks * config.train.trees - len(trees),
         "sequences": len(credited.sequences),
         "rows": sum(len(batch.tokens) for batch in batches),
         "grading": grading_counts(trees),
-        "supervision": sampler.counters.to_json(),
-        "verifier_disagreement": sampler.counters.disagreement(),
-        "client": dict(sampler.client.counters),
-        **record,
+        "supervision": got.supervision,
+        "verifier_disagreement": supervision.Counters(got.supervision).disagreement(),
+        "client": got.client,
+        "seconds_sampling": got.seconds,
     }
+
+
+def update(
+    run: Run, credited: credit.Credit, batches: Sequence[batching.Batch]
+) -> tuple[train_step.TrainState, dict[str, float]]:
+    """The state after the step, which consumes the run's, and the metrics of the update."""
+    if not batches:
+        return run.state, {}
+    loss = loss_function(run.config.train.loss, run.config.train.clip_low, run.config.train.clip_high)
+    idle = batching.idle_tokens(credited.sequences)
+    state, updated = train_step.update(run.state, batches, loss, run.setup, idle)
+    return state, {name: float(value) for name, value in updated.items()}
 
 
 def trainer_logprobs(run: Run, trees: Sequence[Tree]) -> list[dict[str, list[float]]]:
@@ -168,7 +268,7 @@ def trainer_logprobs(run: Run, trees: Sequence[Tree]) -> list[dict[str, list[flo
         some = nodes[start : start + config.rows]
         batch = batching.one_a_row([node for _, node in some], max(config.row_lengths), config.rows)
         placed = train_step.place_batch(batch, run.setup.mesh)
-        scored = jax.device_get(train_step.score(run.state.params, placed, run.setup))
+        scored = hosts.fetch(train_step.score(run.state.params, placed, run.setup))
         for (index, node), row, mask in zip(some, scored, batch.mask, strict=False):
             found[index][node.id] = row[mask].tolist()
     return found
@@ -185,41 +285,78 @@ def grading_counts(trees: Sequence[Tree]) -> dict[str, int]:
 
 
 async def held_out(run: Run, when: str) -> dict[str, list] | None:
-    """Set name -> evaluation records; None when interrupted. Goes on from its own files."""
+    """Set name -> evaluation records; None when interrupted. Goes on from its own files.
+
+    Each process plays its share of the tasks; the first one's files hold all in the end.
+    """
     config = run.config
     settings = {"when": when, "rollout": config.rollout.to_dict(), "eval": config.eval.to_dict()}
+    sets = run.sampler.worlds.evaluation_tasks(config.eval)
     with run.timed("evaluation"):
-        return await run.interrupt.unless_asked(
+        results = await run.interrupt.unless_asked(
             evaluate.evaluate_sets(
-                run.sampler.worlds.evaluation_tasks(config.eval),
+                {name: hosts.share(tasks) for name, tasks in sets.items()},
                 functools.partial(
                     run.sampler.tree, asked=credit.Sampling(), temperature=config.eval.temperature
                 ),
-                run.folder / f"evaluation_{when}",
+                hosts.own_folder(run.folder) / f"evaluation_{when}",
                 title=f"held-out success {when}",
                 concurrency=config.server.max_concurrency,
                 settings=settings,
             )
         )
+    if not goes_on(run):
+        return None
+    if hosts.count() > 1:
+        results = {name: hosts.interleaved(hosts.gather(own)) for name, own in results.items()}
+    for name, records in results.items() if hosts.count() > 1 and hosts.is_first() else ():
+        metrics.rewrite_lines(run.folder / f"evaluation_{when}_{name}.jsonl", records)
+    return results
 
 
-async def sync(run: Run) -> None:
-    """Puts the present weights, named by their number of updates, on every server."""
-    version = str(int(run.state.step))
-    await weight_sync.sync(
-        run.sampler.client,
-        run.state.params,
-        run.model,
-        run.folder / "weights",
-        version=version,
-        dtype=run.config.model.dtype,
-    )
+def read_back(run: Run, when: str) -> dict[str, list]:
+    """Records that an earlier start of the run has measured."""
+    sets = run.sampler.worlds.evaluation_tasks(run.config.eval)
+    return evaluate.saved_sets(sets, run.folder / f"evaluation_{when}")
+
+
+async def sync(run: Run) -> dict[str, float]:
+    """Puts the present weights, named by their number of updates, on every server.
+
+    -> the metrics of it. What goes wrong becomes the run's trouble: the step is still recorded.
+    """
+    try:
+        synced = await run.interrupt.unless_asked(
+            weight_sync.sync(
+                run.sampler.client,
+                run.state.params,
+                run.model,
+                run.folder / WEIGHTS,
+                version=str(int(run.state.step)),
+                dtype=run.config.model.dtype,
+                mesh=run.setup.mesh,
+            )
+        )
+    except PolicyServerError as error:
+        run.trouble, synced = error, None
+    return synced.record() if synced else {}
+
+
+def stop(run: Run) -> NoReturn:
+    """Saves the run, as far as the disk takes it, and raises its trouble."""
+    try:
+        save(run)
+        run.checkpoints.wait()
+    except Exception as error:  # orbax raises anything; the older checkpoints are whole
+        print(f"step {run.step} could not be saved: {str(error).splitlines()[0][:300]}", flush=True)
+    raise run.trouble
 
 
 def save(run: Run) -> None:
     """Checkpoints this moment, unless it is saved already."""
     if run.step and run.checkpoints.latest_step != run.step:
-        extras = {"seconds": run.seconds, "supervision": run.sampler.counters.to_json()}
+        pending = run.pending.to_text() if run.pending else ""
+        extras = {"seconds": run.seconds, "supervision": run.supervision, "pending": pending}
         run.checkpoints.save(run.step, run.state, extras)
 
 
@@ -236,7 +373,7 @@ def closing_table(run: Run, before: dict[str, list], after: dict[str, list]) -> 
         columns = {"before": before[name]} | ({"after": after[name]} if after else {})
         summaries = {when: evaluate.summary(records) for when, records in columns.items()}
         parts.append(f"Held-out success in %, {name} tasks\n{evaluate.table(summaries)}")
-    purposes = run.sampler.counters.to_json()
+    purposes = run.supervision
     if purposes:
         columns = list(next(iter(purposes.values())))
         rows = [[purpose, *map(str, used.values())] for purpose, used in purposes.items()]

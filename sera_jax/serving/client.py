@@ -3,46 +3,100 @@
 It imports no JAX, so that whatever samples (rollouts, evaluation) stays free of accelerators.
 Every request carries token ids and gets back the sampled ids with the log-probs that the server
 used to sample them; these are the behaviour policy's numbers and are never recomputed.
+
+What is asked again, under a fresh id, up to `retries` times: requests without an answer, statuses
+of 500 and above, answers that cannot be used (answers.py). Where there are several servers another
+one is asked then. 429 and 503 are waited out, as the server's Retry-After says, and count as no
+failure. A server that fails is tested before it is used again (fleet.py).
+
+Partial answers. An aborted request comes back with the tokens it had. They are kept, and the next
+attempt continues after them, where they are sound and of weights that are still accepted; the
+answer then has several runs in `versions`. Else they are dropped and the request starts anew.
+
+Weight versions. An answer is accepted with tokens of the version that all servers held when its
+request was first sent, or of a later one. Any other is refused, counted as `stale`, and its server
+gets the present weights again before it is asked anything: it was restarted with old ones.
 """
 
 import asyncio
 import itertools
 import json
 import os
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import aiohttp
 
-CONTROL_TIMEOUT = 120.0  # seconds: an update loads a checkpoint
+from sera_jax.serving import answers
+from sera_jax.serving.answers import Generation, Malformed
+from sera_jax.serving.control import FAILED, Probe, Server, Weights, describe, words
+from sera_jax.serving.errors import (
+    PolicyServerError,
+    RequestRejected,
+    ServersLost,
+    ServerUnreachable,
+    UpdateRefused,
+)
+from sera_jax.serving.fleet import Fleet, Keeper
+
+__all__ = [
+    "Generation",
+    "PolicyClient",
+    "PolicyServerError",
+    "Probe",
+    "RequestRejected",
+    "ServerUnreachable",
+    "ServersLost",
+    "UpdateRefused",
+    "Weights",
+]
+
+T = TypeVar("T")
+
 BACKOFF = 0.2  # seconds before the first retry; doubles each time
+LONGEST_BACKOFF = 10.0
+LONGEST_RETRY_AFTER = 30.0  # of a server that asks for more
+FAULTS = 3  # answers in a row that cannot be used, until a server is tested
+UPDATES = 3  # times that an update is tried
+COUNTERS = (
+    "requests",  # answered and used
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "retries",  # attempts after the first one
+    "failures",  # attempts without an answer, timeouts included, or answered with 500 and above
+    "timeouts",
+    "malformed",
+    "busy",  # 429 and 503
+    "stale",  # answers of weights that are no longer accepted
+    "aborted",
+    "resumed",  # aborted ones that were continued
+    "given_up",  # requests that failed for good
+    "outages",  # times that a server was away
+    "resyncs",  # times that a server had to be given the present weights again
+    "seconds_waited",  # of all requests, while no server was up
+)
 
 
-class PolicyServerError(RuntimeError):
-    """A policy server failed; the message is one line for the user."""
+class _Busy(Exception):
+    """429 or 503."""
+
+    def __init__(self, retry_after: str):
+        """`retry_after` as the server says it: seconds, or anything else."""
+        self.seconds = min(float(retry_after), LONGEST_RETRY_AFTER) if _number(retry_after) else 0
 
 
-class ServerUnreachable(PolicyServerError):
-    """No answer from a policy server after all retries."""
+class _Failed(Exception):
+    """A status of 500 and above."""
 
 
-class RequestRejected(PolicyServerError):
-    """The request itself is wrong: asking again would not help."""
+class _Stale(Exception):
+    """An answer of weights that are no longer accepted."""
 
 
-@dataclass(frozen=True)
-class Generation:
-    """Sampled tokens (the stop token included) and what the server says of them.
-
-    `versions` holds runs of (weight version, number of tokens): two runs when the weights changed
-    while the request was in flight.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: str  # "stop" | "length" | "abort"
-    versions: tuple[tuple[str, int], ...] = ()
+class _Aborted(Exception):
+    """The request was ended before it was done."""
 
 
 class PolicyClient:
@@ -56,23 +110,35 @@ class PolicyClient:
         context_length: int,
         max_concurrency: int = 256,
         timeout: float = 300.0,
+        total_timeout: float = 3600.0,
         retries: int = 4,
+        patience: float = 600.0,
+        keeper: Keeper | None = None,
         api_key_env: str = "SERA_API_KEY",
         admin_key_env: str = "SERA_ADMIN_API_KEY",
     ):
+        """`timeout` is an attempt's, `total_timeout` that of a request, waiting included.
+
+        `patience` is how long to wait while no server is up, unless `keeper`, who restarts them,
+        gives them up earlier (fleet.py).
+        """
         self.urls = [url.rstrip("/") for url in ([urls] if isinstance(urls, str) else urls)]
         if not self.urls:
             raise ValueError("PolicyClient needs at least one server URL")
         self.vocab_size = vocab_size
         self.context_length = context_length
-        self.retries = retries
-        self.counters = dict.fromkeys(
-            ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens"), 0
-        )
+        self.retries, self.patience, self.keeper = retries, patience, keeper
+        self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        headers = _headers(api_key_env)
+        admin = _headers(admin_key_env) if admin_key_env in os.environ else headers
+        servers = [Server(url, headers, admin) for url in self.urls]
+        self.fleet = Fleet(servers, self.counters, patience=patience, keeper=keeper)
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=10.0)
+        self._total_timeout = total_timeout
         self._slots = asyncio.Semaphore(max_concurrency)
-        self._headers = _headers(api_key_env)
-        self._admin_headers = _headers(admin_key_env) if admin_key_env in os.environ else {}
+        self._held: Weights | None = None  # by all servers that are up
+        self._ages: dict[str, int] = {}  # version -> its number among all that were put on them
+        self._numbers = itertools.count()
         # An abort matches request ids by prefix: all of ours have one width.
         self._rids = (f"{os.urandom(8).hex()}{n:012x}" for n in itertools.count())
         self._session: aiohttp.ClientSession | None = None
@@ -80,10 +146,17 @@ class PolicyClient:
     async def __aenter__(self) -> "PolicyClient":
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        for server in self.fleet.servers:
+            server.session = self._session
         return self
 
     async def __aexit__(self, *_) -> None:
+        await self.fleet.close()
         await self._session.close()
+
+    def record(self) -> dict[str, float]:
+        """All counters, those of whoever restarts the servers included."""
+        return {**self.counters, **(self.keeper.counters if self.keeper else {})}
 
     # ---- sampling ------------------------------------------------------------------------------
 
@@ -98,30 +171,50 @@ class PolicyClient:
         sticky: str = "",
     ) -> Generation:
         """Samples a continuation of `input_ids`; `sticky` names the tree, to reuse its cache."""
-        room = self._check(input_ids)
-        sampling = {
-            "temperature": temperature,
-            "max_new_tokens": min(max_new_tokens, room),
-            "stop_token_ids": list(stop_token_ids),
-            "skip_special_tokens": False,
-            "no_stop_trim": True,
-            "sampling_seed": seed,
-        }
-        body = {"input_ids": list(input_ids), "sampling_params": sampling, "return_logprob": True}
-        answer = await self._ask(body, sticky)
-        return _generation(answer["meta_info"])
+        wanted = min(max_new_tokens, self._check(input_ids))
+        oldest = self._ages[self._held.version] if self._held else -1
+        parts: list[Generation] = []  # of aborted attempts, one after the other
+
+        async def attempt(server: Server) -> Generation:
+            before = [token for part in parts for token in part.token_ids]
+            sampling = {
+                "temperature": temperature,
+                "max_new_tokens": wanted - len(before),
+                "stop_token_ids": list(stop_token_ids),
+                "skip_special_tokens": False,
+                "no_stop_trim": True,
+                # Not the same noise again after tokens that it has given already.
+                "sampling_seed": (seed + 0x9E3779B1 * len(before)) & 0x7FFFFFFF,
+            }
+            meta = await self._ask(server, [*input_ids, *before], sampling_params=sampling)
+            got = answers.read_generation(
+                meta, vocab_size=self.vocab_size, max_new_tokens=wanted - len(before)
+            )
+            if any(self._ages.get(version, -1) < oldest for version, _ in got.versions):
+                raise _Stale(f"answers with weights {got.versions[0][0]!r}")
+            if got.finish_reason == "abort":
+                self.counters["aborted"] += 1
+                if got.token_ids and len(before) + len(got.token_ids) < wanted:
+                    self.counters["resumed"] += 1
+                    parts.append(got)
+                raise _Aborted("the server aborted the request")
+            self._count(meta)
+            return _joined([*parts, got])
+
+        return await self._until_answered(attempt, sticky)
 
     async def score(self, input_ids: Sequence[int], *, sticky: str = "") -> list[float]:
         """Log-probs of `input_ids[1:]` given the ids before each, at temperature 1."""
         self._check(input_ids)
-        body = {
-            "input_ids": list(input_ids),
-            "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
-            "return_logprob": True,
-            "logprob_start_len": 0,
-        }
-        answer = await self._ask(body, sticky)
-        return [entry[0] for entry in answer["meta_info"]["input_token_logprobs"][1:]]
+
+        async def attempt(server: Server) -> list[float]:
+            sampling = {"max_new_tokens": 0, "temperature": 1.0}
+            meta = await self._ask(server, input_ids, sampling_params=sampling, logprob_start_len=0)
+            scores = answers.read_scores(meta, input_ids)
+            self._count(meta)
+            return scores
+
+        return await self._until_answered(attempt, sticky)
 
     def _check(self, input_ids: Sequence[int]) -> int:
         """Room left for new tokens. An id outside the vocabulary kills a real server."""
@@ -142,45 +235,71 @@ class PolicyClient:
             )
         return room
 
-    async def _ask(self, body: dict, sticky: str) -> dict:
-        """POST /generate with retries; an aborted answer is partial, so it is asked again."""
-        url = self.urls[zlib.crc32(sticky.encode()) % len(self.urls)]
-        problem, answer = "", None
-        for attempt in range(self.retries + 1):
-            if attempt:
-                self.counters["retries"] += 1
-                await asyncio.sleep(BACKOFF * 2 ** (attempt - 1))
-            body["rid"] = next(self._rids)
-            try:
-                async with self._slots:
-                    status, data = await self._post(f"{url}/generate", body)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                problem = _describe(error)
-                continue
-            if status == 200:
-                answer = json.loads(data)
-                if answer["meta_info"]["finish_reason"]["type"] != "abort":
-                    break
-            elif status < 500 and status not in (408, 429):
-                raise RequestRejected(f"{url}/generate answered {status}: {_message(data)}")
-            else:
-                problem = f"answered {status}: {_message(data)}"
-        if answer is None:
-            raise ServerUnreachable(
-                f"policy server {url} did not answer ({problem}; {self.retries + 1} attempts): "
-                "is it running, and is the URL right?"
-            )
-        self._count(answer["meta_info"])
-        return answer
+    async def _until_answered(self, attempt: Callable[[Server], Awaitable[T]], sticky: str) -> T:
+        tried: set[Server] = set()
+        failed, waited, problem = 0, 0.0, "it was never sent"
+        try:
+            async with asyncio.timeout(self._total_timeout):
+                while failed <= self.retries and waited <= self.patience:
+                    async with self._slots:
+                        server = await self.fleet.route(sticky, tried)
+                        try:
+                            answer = await attempt(server)
+                            server.faults = 0
+                            return answer
+                        except _Busy as busy:
+                            delay, problem = busy.seconds or _backoff(3), "busy"
+                            waited += delay
+                            self.counters["busy"] += 1
+                        except (*FAILED, _Failed, _Stale, _Aborted, Malformed) as error:
+                            failed, problem = failed + 1, self._failure(server, error)
+                            delay = _backoff(failed)
+                    tried.add(server)
+                    self.counters["retries"] += 1
+                    await asyncio.sleep(delay)
+        except TimeoutError:
+            problem = f"{problem}; given up after {self._total_timeout:g} s"
+        except PolicyServerError:
+            self.counters["given_up"] += 1
+            raise
+        self.counters["given_up"] += 1
+        raise ServerUnreachable(
+            f"no policy server answered a request ({problem}; {failed} failed attempts): is "
+            f"{', '.join(self.urls)} running, and is the URL right?"
+        )
 
-    async def _post(self, url: str, body: dict) -> tuple[int, bytes]:
+    def _failure(self, server: Server, error: Exception) -> str:
+        """Counts a failed attempt, and has its server tested where that seems wise."""
+        problem = describe(error)
+        if isinstance(error, _Aborted):
+            return problem
+        if isinstance(error, FAILED):
+            self.counters["failures"] += 1
+            self.counters["timeouts"] += isinstance(error, TimeoutError)
+        elif isinstance(error, _Stale):
+            self.counters["stale"] += 1
+        else:
+            self.counters["malformed" if isinstance(error, Malformed) else "failures"] += 1
+            server.faults += 1
+            if server.faults < min(FAULTS, self.retries + 1):
+                return problem
+        self.fleet.suspect(server, problem)
+        return problem
+
+    async def _ask(self, server: Server, ids: Sequence[int], **body: Any) -> dict[str, Any]:
+        """`meta_info` of one attempt."""
+        body |= {"rid": next(self._rids), "input_ids": list(ids), "return_logprob": True}
         data = json.dumps(body, separators=(",", ":")).encode()
-        async with self._session.post(
-            url, data=data, headers=self._headers, timeout=self._timeout
-        ) as response:
-            return response.status, await response.read()
+        status, headers, data = await server.generate(data, self._timeout)
+        if status == 200:
+            return answers.read_meta(data, len(ids))
+        if status in (429, 503):
+            raise _Busy(headers.get("Retry-After", ""))
+        if status >= 500 or status == 408:
+            raise _Failed(f"answered {status}: {words(data)}")
+        raise RequestRejected(f"{server.url}/generate answered {status}: {words(data)}")
 
-    def _count(self, meta: dict) -> None:
+    def _count(self, meta: dict[str, Any]) -> None:
         self.counters["requests"] += 1
         for key in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             self.counters[key] += meta.get(key) or 0
@@ -188,75 +307,55 @@ class PolicyClient:
     # ---- control: every call goes to every server, with a timeout --------------------------------
 
     async def health(self) -> bool:
-        """True when every server answers /health."""
+        """True when every server says which model it serves, paused or not."""
         try:
-            answers = await self._everywhere("GET", "/health", timeout=10.0)
+            await asyncio.gather(*(server.info(timeout=10.0) for server in self.fleet.servers))
         except PolicyServerError:
             return False
-        return all(status == 200 for status, _ in answers)
-
-    async def model_info(self) -> list[dict]:
-        """What each server says of its model, weight version included."""
-        answers = await self._everywhere("GET", "/model_info", timeout=30.0)
-        return [
-            _accepted(url, "/model_info", *a) for url, a in zip(self.urls, answers, strict=True)
-        ]
-
-    async def flush_cache(self) -> None:
-        """Drops cached prefixes. A server with waiting requests may decline; an update flushes."""
-        await self._everywhere("GET", "/flush_cache", admin=True)
+        return True
 
     async def abort_all(self) -> None:
         body = {"rid": "", "abort_all": True}
-        await self._everywhere("POST", "/abort_request", body, admin=True)
+        calls = (server.call("POST", "/abort_request", body) for server in self.fleet.servers)
+        await asyncio.gather(*calls)
 
-    async def update_weights(self, path: str, version: str) -> None:
-        """Puts a checkpoint on all servers: pause, flush, load, verify, continue.
+    async def update_weights(self, path: str, version: str, probe: Probe | None = None) -> None:
+        """Puts a checkpoint on all servers, verified on each; returns when one at least has it.
 
-        "retract" puts running requests back in the queue: they resume on the new weights, with a
-        fresh cache, and their answers name both versions.
+        A server that is away gets it before it is asked anything again. UpdateRefused where a
+        server does not take it after several attempts; all are then asked to continue.
         """
-        await self._command("/pause_generation", {"mode": "retract"})
-        try:
-            await self.flush_cache()
-            body = {"model_path": str(path), "weight_version": version, "flush_cache": True}
-            await self._command("/update_weights_from_disk", body)
-            await self._verify(version)
-        finally:
-            await self._command("/continue_generation", {})
+        weights = Weights(path, version, probe)
+        self._announce(weights)
+        outcomes = await asyncio.gather(
+            *(self._update(server, weights) for server in self.fleet.up), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        await self.fleet.some_up()
+        self._held = weights
 
-    async def _verify(self, version: str) -> None:
-        for url, info in zip(self.urls, await self.model_info(), strict=True):
-            if info["weight_version"] != version:
-                raise PolicyServerError(
-                    f"{url} serves weights {info['weight_version']!r} after an update to "
-                    f"{version!r}: stop and look at its log"
-                )
+    async def _update(self, server: Server, weights: Weights) -> None:
+        for attempt in range(1, UPDATES + 1):
+            try:
+                async with server.lock:
+                    return await server.put(weights)
+            except ServerUnreachable as error:
+                return self.fleet.suspect(server, str(error))
+            except PolicyServerError:
+                if attempt == UPDATES:
+                    raise
+            await asyncio.sleep(_backoff(attempt))
 
-    async def _command(self, path: str, body: dict) -> None:
-        answers = await self._everywhere("POST", path, body, admin=True)
-        for url, answer in zip(self.urls, answers, strict=True):
-            _accepted(url, path, *answer)
+    def adopt(self, weights: Weights) -> None:
+        """`weights` are on all servers: another process has put them there."""
+        self._announce(weights)
+        self._held = weights
 
-    async def _everywhere(
-        self, method: str, path: str, body=None, *, timeout=CONTROL_TIMEOUT, admin=False
-    ) -> list[tuple[int, bytes]]:
-        calls = (self._control(url, method, path, body, timeout, admin) for url in self.urls)
-        return list(await asyncio.gather(*calls))
-
-    async def _control(self, url, method, path, body, timeout, admin) -> tuple[int, bytes]:
-        headers = self._headers | (self._admin_headers if admin else {})
-        data = None if body is None else json.dumps(body).encode()
-        limit = aiohttp.ClientTimeout(total=timeout)
-        try:
-            async with self._session.request(
-                method, url + path, data=data, headers=headers, timeout=limit
-            ) as response:
-                return response.status, await response.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ServerUnreachable(
-                f"policy server {url} did not answer {path} ({_describe(error)})"
-            ) from None
+    def _announce(self, weights: Weights) -> None:
+        self._ages[weights.version] = next(self._numbers)
+        self.fleet.target = weights
 
 
 def _headers(key_env: str) -> dict[str, str]:
@@ -265,35 +364,27 @@ def _headers(key_env: str) -> dict[str, str]:
     return headers | {"Authorization": f"Bearer {key}"} if key else headers
 
 
-def _generation(meta: dict) -> Generation:
-    tokens = meta["output_token_logprobs"]
-    versions = meta.get("weight_versions") or [
-        {"version": meta.get("weight_version", ""), "start": 0, "end": len(tokens)}
-    ]
+def _backoff(attempt: int) -> float:
+    """Seconds after the attempt of that number, spread out so that not all come back at once."""
+    return min(BACKOFF * 2 ** (attempt - 1), LONGEST_BACKOFF) * random.uniform(0.5, 1.0)
+
+
+def _number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
+
+
+def _joined(parts: Sequence[Generation]) -> Generation:
+    """One generation of what several attempts sampled one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    versions: list[tuple[str, int]] = []
+    for version, count in itertools.chain.from_iterable(part.versions for part in parts):
+        if versions and versions[-1][0] == version:
+            count += versions.pop()[1]
+        versions.append((version, count))
     return Generation(
-        token_ids=tuple(entry[1] for entry in tokens),
-        logprobs=tuple(entry[0] for entry in tokens),
-        finish_reason=meta["finish_reason"]["type"],
-        versions=tuple((v["version"], v["end"] - v["start"]) for v in versions),
+        tuple(itertools.chain.from_iterable(part.token_ids for part in parts)),
+        tuple(itertools.chain.from_iterable(part.logprobs for part in parts)),
+        parts[-1].finish_reason,
+        tuple(versions),
     )
-
-
-def _accepted(url: str, path: str, status: int, data: bytes) -> dict:
-    if status != 200:
-        raise PolicyServerError(f"{url}{path} answered {status}: {_message(data)}")
-    return json.loads(data)
-
-
-def _message(data: bytes) -> str:
-    """The server's own words, in one short line, whatever the shape of its error."""
-    try:
-        answer = json.loads(data)
-        error = answer.get("error", answer.get("message", answer))
-        text = error.get("message", str(error)) if isinstance(error, dict) else str(error)
-    except (ValueError, AttributeError):
-        text = data.decode(errors="replace")
-    return " ".join(text.split())[:300]
-
-
-def _describe(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

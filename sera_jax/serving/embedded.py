@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from sera_jax.serving.client import PolicyServerError
+from sera_jax.serving.errors import PolicyServerError
 
 READY = "Policy server ready at "
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,10 +34,13 @@ def embedded_server(
         stop(process)
 
 
-def start(model: str | pathlib.Path, log: str | pathlib.Path, *flags: str) -> subprocess.Popen:
+def start(
+    model: str | pathlib.Path, log: str | pathlib.Path, *flags: str, port: int = 0
+) -> subprocess.Popen:
+    """Port 0 picks a free one, which wait_until_healthy finds."""
     pathlib.Path(log).parent.mkdir(parents=True, exist_ok=True)
     model = pathlib.Path(model).resolve()
-    command = [sys.executable, "-m", "launch.serve", f"--model={model}", "--port=0", *flags]
+    command = [sys.executable, "-m", "launch.serve", f"--model={model}", f"--port={port}", *flags]
     with open(log, "wb") as output:
         return subprocess.Popen(
             [*command, f"--parent={os.getpid()}"],

@@ -1,12 +1,55 @@
-"""Puts the trainer's weights on the policy servers, by way of a checkpoint on disk."""
+"""Puts the trainer's weights on the policy servers, by way of a checkpoint on disk.
 
+The folder of exports holds at most two checkpoints, the one that the servers have and the one they
+get, and `last.json`, which names the one of the last complete sync: whoever restarts a server
+starts it from there. After a crash at any point the next sync makes all right: it clears what was
+left, and its calls continue servers that were left paused.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import os
 import pathlib
 import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from safetensors import SafetensorError
 
-from sera_jax.model import huggingface, qwen3
-from sera_jax.serving.client import PolicyClient
+from sera_jax.model import huggingface, logprobs, qwen3, sharding
+from sera_jax.serving.client import PolicyClient, PolicyServerError, Probe, Weights
+
+LAST = "last.json"
+PROBE_TOKENS = 32
+# Of the mean |difference| a token. In bfloat16 two right implementations differ by up to 5e-2.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+
+
+class ExportFailed(PolicyServerError):
+    """The weights could not be written; nothing half-written is left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Synced:
+    """What a sync did; the numbers go into the step's metrics."""
+
+    path: pathlib.Path
+    bytes: int
+    seconds_export: float
+    seconds_update: float
+    logprob_gap: float  # mean |difference| of the probe's log-probs, the worst server's
+
+    def record(self) -> dict[str, float]:
+        numbers = dataclasses.asdict(self)
+        return {name: value for name, value in numbers.items() if name != "path"}
 
 
 async def sync(
@@ -18,18 +61,122 @@ async def sync(
     version: str,
     tokenizer_dir: str | pathlib.Path | None = None,
     dtype: str = "float32",
-) -> pathlib.Path:
-    """Exports, updates every server, checks the version, deletes older exports -> the new one.
+    mesh: jax.sharding.Mesh | None = None,
+) -> Synced:
+    """Exports, puts the weights on every server, and deletes older exports.
 
-    `folder` must be visible to the servers. The export is complete before it gets its name. Every
-    process of a multi-host run calls this; the first one talks to the servers.
+    `folder` must be visible to the servers. The export is complete before it gets its name; each
+    server says the new version and gives the trainer's log-probs of a fixed prompt before it
+    counts. ExportFailed where the disk is full, PolicyServerError where a server refuses.
+
+    Every process of a multi-host run calls this; the first one writes and talks to the servers,
+    the others return, or fail, when it does.
     """
-    # Absolute: a server has a working directory of its own.
-    path = pathlib.Path(folder).resolve() / f"version-{version}"
-    huggingface.export(params, config, path, tokenizer_dir, dtype)
-    if jax.process_index() == 0:
-        await client.update_weights(str(path), version)
-        for other in path.parent.glob("version-*"):
-            if other != path:
-                shutil.rmtree(other, ignore_errors=True)
-    return path
+    folder = pathlib.Path(folder).resolve()  # a server has a working directory of its own
+    first = jax.process_index() == 0
+    probe = make_probe(params, config, dtype, mesh)
+    begin = time.monotonic()
+    path = _free_name(folder, version)
+    done = False
+    try:
+        with _disk_errors(path):
+            if first:
+                _keep_last(folder)
+            huggingface.export(params, config, path, tokenizer_dir, dtype)
+        exported = time.monotonic()
+        if first:
+            await client.update_weights(str(path), version, probe)
+            with _disk_errors(path):
+                _write_last(folder, path, version)
+            _keep_last(folder)
+        done = True
+    finally:
+        done = _agreed(done)
+    if not done:
+        raise PolicyServerError("the first process could not sync the weights: see its last line")
+    if not first:
+        client.adopt(Weights(str(path), version, probe))
+    size = sum(file.stat().st_size for file in path.iterdir()) if first else 0
+    gaps = [server.gap for server in client.fleet.servers if server.gap is not None]
+    return Synced(path, size, exported - begin, time.monotonic() - exported, max(gaps, default=0.0))
+
+
+def last_synced(folder: str | pathlib.Path) -> Weights | None:
+    """The weights of the last complete sync, None before there are any."""
+    path = pathlib.Path(folder).resolve() / LAST
+    if not path.exists():
+        return None
+    last = json.loads(path.read_text())
+    checkpoint = path.parent / last["checkpoint"]
+    return Weights(str(checkpoint), last["version"]) if checkpoint.is_dir() else None
+
+
+def make_probe(
+    params: qwen3.Params, config: qwen3.Config, dtype: str, mesh: jax.sharding.Mesh | None = None
+) -> Probe:
+    """A fixed prompt with the trainer's log-probs of it, at temperature 1."""
+    # The lowest ids of a vocabulary are ordinary tokens; primes, so that few repeat.
+    size = min(config.vocab_size, 1_009)
+    ids = tuple((37 * index + 11) % size for index in range(PROBE_TOKENS))
+    scores = jax.device_get(_score(params, np.array([ids], np.int32), config, dtype, mesh))
+    return Probe(ids, tuple(map(float, scores[0])), TOLERANCE[dtype])
+
+
+@functools.partial(jax.jit, static_argnames=("config", "dtype", "mesh"))
+def _score(params: qwen3.Params, tokens: Any, config: qwen3.Config, dtype: str, mesh: Any):
+    """log p of tokens[:, 1:], [1, T - 1]."""
+    places = jnp.arange(tokens.shape[1])[None]
+    hidden = qwen3.forward(
+        params,
+        tokens,
+        jnp.ones_like(tokens),
+        places,
+        config,
+        dtype=jnp.dtype(dtype),
+        mesh=mesh,
+    )
+    scores = logprobs.token_logprobs(params, hidden[:, :-1], tokens[:, 1:], config)
+    return sharding.constrain(scores, mesh, (None, None))  # every process reads all of them
+
+
+@contextlib.contextmanager
+def _disk_errors(path: pathlib.Path) -> Iterator[None]:
+    """What goes wrong while `path` is written, as one line; the unfinished export is removed."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors wraps what the disk says
+        _keep_last(path.parent)
+        free = shutil.disk_usage(path.parent).free
+        raise ExportFailed(
+            f"cannot write the weights to {path}: {error} ({free / 2**20:,.0f} MiB free): make "
+            "room for two checkpoints"
+        ) from None
+
+
+def _free_name(folder: pathlib.Path, version: str) -> pathlib.Path:
+    """A folder that no server can be reading: a run that resumes may write a version again."""
+    names = itertools.chain(
+        [f"version-{version}"], (f"version-{version}.{n}" for n in range(1, 100))
+    )
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def _write_last(folder: pathlib.Path, path: pathlib.Path, version: str) -> None:
+    beside = folder / f"{LAST}.partial"
+    beside.write_text(json.dumps({"checkpoint": path.name, "version": version}) + "\n")
+    os.replace(beside, folder / LAST)
+
+
+def _keep_last(folder: pathlib.Path) -> None:
+    """Deletes all exports, finished or not, but the last one that was synced."""
+    last = last_synced(folder)
+    for other in folder.glob("version-*"):
+        if last is None or str(other) != last.path:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _agreed(done: bool) -> bool:
+    """What the first process says, on all of them."""
+    if jax.process_count() == 1:
+        return done
+    return bool(multihost_utils.broadcast_one_to_all(np.array(done)))

@@ -25,15 +25,18 @@ def test_a_child_serves_takes_new_weights_and_ends(checkpoints, tmp_path, monkey
     async def use(url):
         async with PolicyClient(url, vocab_size=64, context_length=CONTEXT) as client:
             for version in ("1", "2"):
-                path = await weight_sync.sync(
+                synced = await weight_sync.sync(
                     client, make_params(1), CONFIG, tmp_path / "weights", version=version
                 )
             options = {"temperature": 1.0, "stop_token_ids": (), "seed": 1}
-            return path, await client.generate([1, 2, 3], max_new_tokens=5, **options)
+            return synced, await client.generate([1, 2, 3], max_new_tokens=5, **options)
 
     with embedded.embedded_server(checkpoints[0], tmp_path / "log" / "server.log", *FLAGS) as url:
-        path, got = asyncio.run(use(url))
-        assert list((tmp_path / "weights").iterdir()) == [path]  # the older export is gone
+        synced, got = asyncio.run(use(url))
+        # The older export is gone.
+        assert {p.name for p in (tmp_path / "weights").iterdir()} == {"version-2", "last.json"}
+        assert synced.path.name == "version-2" and synced.logprob_gap < 1e-4
+        assert synced.bytes == sum(file.stat().st_size for file in synced.path.iterdir())
         assert got.versions == (("2", 5),)
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{url}/model_info", timeout=10)
