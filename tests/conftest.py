@@ -12,6 +12,15 @@ os.environ.setdefault(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--server",
+        choices=("embedded", "sglang"),
+        default="embedded",
+        help="policy server of the contract tests; sglang is installed first if it is missing",
+    )
+
+
 @pytest.fixture(scope="session")
 def recordings() -> pathlib.Path:
     """Folder of recorded play and golden checkpoints, laid beside the checkout where it exists."""
