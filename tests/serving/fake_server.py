@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 
 from aiohttp import web
 
+from sera_jax.serving import embedded
 from sera_jax.serving.client import PolicyClient
 
 
@@ -104,3 +108,23 @@ def error(status, text="boom", **headers):
     return lambda: web.Response(
         status=status, text=json.dumps({"error": {"message": text}}), headers=headers
     )
+
+
+def start_fake(model, version, port, log):
+    """A fake in a process of its own, as the supervisor starts servers; ends where `model` says."""
+    command = [sys.executable, __file__, str(model), version, str(port)]
+    options = {"start_new_session": True, "env": os.environ | {"PYTHONPATH": str(embedded.ROOT)}}
+    with open(log, "wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, **options)
+
+
+async def run_forever(version, port):
+    await serve(Fake(version=version), port)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    model, version, port = sys.argv[1:]
+    if model == "/missing":
+        sys.exit(f"no checkpoint at {model}")
+    asyncio.run(run_forever(version, int(port)))

@@ -1,0 +1,433 @@
+"""Servers that go away, hang, restart, refuse and lie: what is seen, what is counted, what is kept.
+
+A faulty server is a script or a process that ends at a signal; test_recovery.py does the same to
+real ones while trees grow.
+"""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+import pytest
+from conftest import CONFIG, make_params
+from fake_server import Fake, answer, error, generate, serve, start_fake, with_client
+
+from sera_jax.serving import client as client_module
+from sera_jax.serving import fleet, weight_sync
+from sera_jax.serving.client import (
+    PolicyClient,
+    PolicyServerError,
+    Probe,
+    ServersLost,
+    UpdateRefused,
+    Weights,
+)
+from sera_jax.serving.control import Server
+from sera_jax.serving.supervisor import Supervisor
+
+NEVER = 30.0  # seconds; what takes that long has failed
+PROBE = Probe((1, 2, 3), (-0.5, -0.5), 1e-3)  # as a fake scores
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(client_module, "BACKOFF", 0.001)
+    monkeypatch.setattr(fleet, "AGAIN", 0.02)
+
+
+def counted(policy, *names):
+    return tuple(policy.record()[name] for name in names)
+
+
+async def until(condition):
+    async with asyncio.timeout(NEVER):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def alone(urls, use, **options):
+    return with_client([], use, urls=urls, **options)
+
+
+async def answers(policy, count=12):
+    """Versions of the answers to as many trees at once."""
+    got = await asyncio.gather(*(generate(policy, sticky=f"tree{n}") for n in range(count)))
+    assert all(one.token_ids == (5, 6) for one in got)
+    return {version for one in got for version, _ in one.versions}
+
+
+# ---- servers of others -----------------------------------------------------------------------
+
+
+def test_others_stand_in_for_a_server_and_its_trees_come_home(capsys):
+    async def use():
+        fakes = [Fake(version="7"), Fake(version="7")]
+        (first, url), (second, other) = [await serve(fake) for fake in fakes]
+        async with PolicyClient([url, other], vocab_size=10, context_length=8) as policy:
+            await policy.update_weights("/weights/7", "7", PROBE)
+            assert await answers(policy) == {"7"}
+            homes = [len(fake.bodies) for fake in fakes]
+            await first.cleanup()
+            assert await answers(policy) == {"7"}
+            assert len(fakes[0].bodies) == homes[0]
+            assert f"policy server {url} did not answer" in capsys.readouterr().out
+            # It comes back as whoever started it did: with the weights it had then.
+            fakes[0].version, fakes[0].calls = "default", []
+            again, _ = await serve(fakes[0], int(url.rsplit(":")[-1]))
+            await until(lambda: len(policy.fleet.up) == 2)
+            assert fakes[0].calls[:3] == ["/model_info", "/pause_generation", "/flush_cache"]
+            before = len(fakes[0].bodies)
+            assert await answers(policy) == {"7"} and len(fakes[0].bodies) > before
+            assert counted(policy, "outages", "resyncs", "stale", "given_up") == (1, 1, 0, 0)
+            for runner in (again, second):
+                await runner.cleanup()
+
+    asyncio.run(use())
+    out = capsys.readouterr().out
+    assert "holds weights 'default': putting '7' on it" in out and "is back after" in out
+
+
+def test_a_server_restarted_unseen_with_old_weights_is_refused_and_given_the_new_ones(capsys):
+    fake = Fake()
+
+    async def use(policy):
+        await policy.update_weights("/weights/6", "6", PROBE)
+        await policy.update_weights("/weights/7", "7", PROBE)
+        fake.version = "6"
+        assert await answers(policy) == {"7"}
+        stale, *rest = counted(policy, "stale", "resyncs", "given_up", "requests")
+        assert 1 <= stale <= 12 and rest == [1, 0, 12]
+
+    with_client([fake], use)
+    assert "holds weights '6': putting '7' on it" in capsys.readouterr().out
+
+
+def test_weights_that_nobody_knows_are_refused_too():
+    fake = Fake()
+
+    async def use(policy):
+        await policy.update_weights("/weights/7", "7", PROBE)
+        fake.version = "8"  # of another run
+        assert await answers(policy, 1) == {"7"}
+        assert counted(policy, "stale", "resyncs") == (1, 1)
+
+    with_client([fake], use)
+
+
+def test_a_request_may_finish_on_the_weights_of_a_sync_that_it_saw():
+    entered, leave = asyncio.Event(), asyncio.Event()
+    spans = [{"version": "6", "start": 0, "end": 1}, {"version": "7", "start": 1, "end": 2}]
+
+    async def across():
+        entered.set()
+        await leave.wait()
+        return answer(weight_versions=spans)
+
+    async def use(policy):
+        policy.adopt(Weights("/weights/6", "6", PROBE))
+        running = asyncio.create_task(generate(policy))
+        await entered.wait()
+        await policy.update_weights("/weights/7", "7", PROBE)
+        leave.set()
+        assert (await running).versions == (("6", 1), ("7", 1))
+        assert counted(policy, "stale", "retries") == (0, 0)
+
+    with_client([Fake(across, version="6")], use)
+
+
+@pytest.mark.parametrize("fault", [error(500), "garbage", '{"meta_info": {"finish', error(502)])
+def test_servers_that_only_fail_are_waited_for_and_no_request_is_lost(fault, capsys):
+    fake = Fake(*[fault] * 40)
+
+    async def use(policy):
+        assert await answers(policy) == {"v"}
+        assert counted(policy, "given_up", "outages", "requests") == (0, 1, 12)
+        failures, malformed = counted(policy, "failures", "malformed")
+        assert 12 <= failures + malformed <= 40
+
+    with_client([fake], use)
+    out = capsys.readouterr().out
+    assert out.count("waiting up to 600 s for it") == 1 and "is back after" in out
+
+
+def test_servers_that_stay_away_stop_the_run_in_one_line(capsys):
+    async def use(policy):
+        got = await asyncio.gather(
+            *(generate(policy, sticky=str(n)) for n in range(8)), return_exceptions=True
+        )
+        assert all(isinstance(one, ServersLost) for one in got)
+        assert len({str(one) for one in got}) == 1 and "\n" not in str(got[0])
+        assert "no policy server could be used for 0.2 s" in str(got[0])
+        assert counted(policy, "given_up", "requests") == (8, 0)
+
+    alone(["http://127.0.0.1:9", "http://127.0.0.1:10"], use, patience=0.2)
+    assert "waiting up to 0.2 s for it" in capsys.readouterr().out
+
+
+def test_a_stopped_process_is_noticed_and_used_again_when_it_goes_on(tmp_path, capsys):
+    with server_process(tmp_path) as (process, url):
+
+        async def use(policy):
+            await answers(policy)
+            process.send_signal(signal.SIGSTOP)
+            running = asyncio.create_task(answers(policy))
+            await until(lambda: policy.counters["outages"])
+            assert not running.done()
+            process.send_signal(signal.SIGCONT)
+            assert await running == {"v"}
+            assert counted(policy, "timeouts", "given_up", "requests") == (12, 0, 24)
+
+        fleet_look = pytest.MonkeyPatch()
+        fleet_look.setattr(fleet, "LOOK_TIMEOUT", 0.3)
+        alone(url, use, timeout=0.5)
+        fleet_look.undo()
+    assert "did not answer /model_info" in capsys.readouterr().out
+
+
+@contextlib.contextmanager
+def server_process(tmp_path):
+    with Supervisor(versioned, "/w", tmp_path / "server.log", hang_timeout=NEVER) as keeper:
+        yield keeper.children[0].process, keeper.urls[0]
+
+
+def versioned(model, version, port, log):
+    return start_fake(model, "v" if version == "default" else version, port, log)
+
+
+# ---- servers started here --------------------------------------------------------------------
+
+
+def supervised(tmp_path, use, start=start_fake, weights=None, **options):
+    options = {"interval": 0.05, "hang_timeout": 0.5, "ready_timeout": NEVER} | options
+    last = lambda: weights  # noqa: E731
+    with Supervisor(start, "/w", tmp_path / "s.log", last_synced=last, **options) as keeper:
+
+        async def main():
+            sizes = {"vocab_size": 10, "context_length": 8}
+            async with PolicyClient(keeper.urls, **sizes, keeper=keeper) as policy:
+                return await use(policy, keeper)
+
+        return asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_hung_server_is_restarted_with_the_last_good_weights(how, tmp_path, capsys):
+    async def use(policy, keeper):
+        await policy.update_weights("/weights/7", "7", PROBE)
+        child = keeper.children[0]
+        pid, url = child.process.pid, child.url
+        assert await answers(policy) == {"7"}
+        os.kill(pid, how)
+        assert await answers(policy) == {"7"}
+        assert child.process.pid != pid and child.url == url
+        assert child.process.args[2:4] == ["/weights/7", "7"]
+        assert counted(policy, "given_up", "resyncs", "server_restarts", "requests") == (
+            0,
+            0,
+            1,
+            24,
+        )
+        dead = (1, 0) if how == signal.SIGKILL else (0, 1)
+        assert counted(policy, "servers_ended", "servers_hung") == dead
+
+    supervised(tmp_path, use, weights=Weights("/weights/7", "7"))
+    out = capsys.readouterr().out
+    seen = "was ended by SIGKILL" if how == signal.SIGKILL else "did not answer for 0.5 s"
+    assert seen in out and "restarting it with weights '7'" in out and "is back after" in out
+
+
+def test_a_server_that_is_well_and_of_no_use_is_restarted(tmp_path, capsys):
+    async def use(policy, keeper):
+        pid = keeper.children[0].process.pid
+        keeper.complain(keeper.urls[0], "a log-prob is NaN")
+        await until(lambda: keeper.children[0].process.pid != pid)
+        assert await answers(policy) == {"default"}
+
+    supervised(tmp_path, use)
+    assert "is of no use (a log-prob is NaN)" in capsys.readouterr().out
+
+
+def test_restarts_without_end_are_given_up_with_the_logs_last_line(tmp_path):
+    async def use(policy, keeper):
+        os.kill(keeper.children[0].process.pid, signal.SIGKILL)
+        with pytest.raises(ServersLost, match="after 3 restarts .* no checkpoint at /missing"):
+            await answers(policy)
+        assert counted(policy, "server_restarts", "servers_ended") == (3, 4)
+
+    supervised(tmp_path, use, weights=Weights("/missing", "7"), restarts=3)
+
+
+def test_a_server_that_never_starts_says_why(tmp_path):
+    with pytest.raises(PolicyServerError, match="ended with status 1: no checkpoint at /missing"):
+        with Supervisor(start_fake, "/missing", tmp_path / "server.log"):
+            pass
+
+
+def test_servers_end_with_their_supervisor(tmp_path):
+    with Supervisor(start_fake, "/w", tmp_path / "server.log", count=2) as keeper:
+        processes = [child.process for child in keeper.children]
+        assert len({child.log for child in keeper.children}) == 2
+        processes[1].send_signal(signal.SIGSTOP)  # deaf to SIGTERM
+    assert all(process.returncode is not None for process in processes)
+
+
+# ---- weights ---------------------------------------------------------------------------------
+
+
+def sync(policy, folder, version, **options):
+    return weight_sync.sync(policy, make_params(1), CONFIG, folder, version=version, **options)
+
+
+@pytest.fixture
+def known_probe(monkeypatch):
+    monkeypatch.setattr(weight_sync, "make_probe", lambda *_: PROBE)
+
+
+def exports(folder):
+    return sorted(path.name for path in folder.glob("version-*"))
+
+
+def test_an_update_refused_once_is_tried_again(tmp_path, known_probe):
+    fakes = [Fake(refusals=[400]), Fake()]
+
+    async def use(policy):
+        await sync(policy, tmp_path, "1")
+        return await answers(policy)
+
+    assert with_client(fakes, use) == {"1"}
+    assert [fake.version for fake in fakes] == ["1", "1"]
+
+
+def test_an_update_that_is_always_refused_stops_and_leaves_the_servers_running(
+    tmp_path, known_probe
+):
+    fakes = [Fake(refusals=[400] * 9), Fake()]
+
+    async def use(policy):
+        with pytest.raises(UpdateRefused, match="answered 400: no such folder"):
+            await sync(policy, tmp_path, "1")
+
+    with_client(fakes, use)
+    assert not any(fake.paused for fake in fakes)
+    assert weight_sync.last_synced(tmp_path) is None
+
+
+def test_weights_that_are_not_the_trainers_are_found_out(tmp_path, known_probe):
+    async def use(policy):
+        with pytest.raises(UpdateRefused, match="differ by 0.2 on the mean"):
+            await sync(policy, tmp_path, "1")
+
+    with_client([Fake(logprob=-0.7)], use)
+
+
+def test_a_server_that_is_away_gets_the_weights_when_it_is_back(tmp_path, known_probe):
+    async def use():
+        here, gone = Fake(), Fake()
+        runner, url = await serve(here)
+        away, other = await serve(gone)
+        async with PolicyClient([url, other], vocab_size=10, context_length=8) as policy:
+            await sync(policy, tmp_path, "1")
+            await away.cleanup()
+            await sync(policy, tmp_path, "2")
+            assert await answers(policy) == {"2"} and gone.version == "1"
+            away, _ = await serve(gone, int(other.rsplit(":")[-1]))
+            await until(lambda: len(policy.fleet.up) == 2)
+            assert gone.version == "2" and await answers(policy) == {"2"}
+            for one in (runner, away):
+                await one.cleanup()
+
+    asyncio.run(use())
+
+
+class Crash(BaseException):
+    """The trainer's process ends here: nothing after it happens."""
+
+
+CALLS = ["export", "/pause_generation", "/flush_cache", "/update_weights_from_disk"]
+CALLS += ["/model_info", "/continue_generation", "verify", "last"]
+
+
+@pytest.mark.parametrize("last", CALLS)
+def test_a_crash_after_any_call_is_made_good_by_the_next_sync(
+    last, tmp_path, known_probe, monkeypatch
+):
+    fakes, crashed = [Fake(), Fake()], []
+
+    def crashing(original, name):
+        async def call(*args, **kwargs):
+            if crashed:
+                raise Crash
+            result = await original(*args, **kwargs)
+            if last in (name, *args):
+                crashed.append(name)
+                raise Crash
+            return result
+
+        return call
+
+    def after(original):
+        def call(*args, **kwargs):
+            original(*args, **kwargs)
+            raise Crash
+
+        return call
+
+    async def first(policy):
+        await sync(policy, tmp_path, "1")
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            patch.setattr(Server, "call", crashing(Server.call, "call"))
+            patch.setattr(Server, "verify", crashing(Server.verify, "verify"))
+            if last == "export":
+                patch.setattr(pathlib.Path, "rename", after(lambda *_: None))
+            if last == "last":
+                patch.setattr(weight_sync, "_write_last", after(weight_sync._write_last))
+            await sync(policy, tmp_path, "2")
+        assert len(exports(tmp_path)) == 2  # bounded, whatever happened
+
+    async def second(policy):
+        await sync(policy, tmp_path, "2")
+        assert exports(tmp_path) == [weight_sync.last_synced(tmp_path).path.rsplit("/")[-1]]
+        assert [(fake.version, fake.paused) for fake in fakes] == [("2", False)] * 2
+        return await answers(policy)
+
+    with_client(fakes, first)
+    assert with_client(fakes, second) == {"2"}
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A folder on a disk of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("runs where a small file system may be mounted")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_a_clear_line_and_harms_nothing(full_disk, known_probe):
+    folder = full_disk / "weights"
+    fake = Fake()
+
+    async def use(policy):
+        size = (await sync(policy, folder, "1")).bytes
+        free = shutil.disk_usage(folder).free
+        assert free > size
+        (full_disk / "other").write_bytes(bytes(free - size // 2))
+        with pytest.raises(weight_sync.ExportFailed, match="No space left") as caught:
+            await sync(policy, folder, "2")
+        assert "\n" not in str(caught.value) and "MiB free" in str(caught.value)
+        assert {path.name for path in folder.iterdir()} == {"version-1", "last.json"}
+        assert await answers(policy) == {"1"} and not fake.paused
+        (full_disk / "other").unlink()
+        await sync(policy, folder, "2")
+        return await answers(policy)
+
+    assert with_client([fake], use) == {"2"}
