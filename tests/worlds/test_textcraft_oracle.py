@@ -27,6 +27,7 @@ def test_demand_is_summed_before_anything_is_crafted():
     assert oracle.next_commands(book, {**stock, "raw_a1": 3}, needs) is None
     assert oracle.next_commands(book, stock, {}) == []
     assert oracle.next_commands(book, stock, {"raw_a0": 1}) is None
+    assert oracle.next_commands(book, stock, {"a9_i1": 1, "no item": 1}) is None
 
 
 def test_deeper_items_are_delegated_first():

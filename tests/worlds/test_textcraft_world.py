@@ -102,7 +102,7 @@ def test_lines_are_carried_out_in_order_and_a_failing_one_stops_nothing(world):
     result = world.step("0", f"\ninfo a9_i1\n  {MAKE}  \n\ncraft 3 a9_i1\ninventory\n")
     assert [answer.kind for answer in result.answers] == ["info", "craft", "refused", "inventory"]
     assert result.observation.split("\n") == [
-        "a9_i1: have 0; depth 1; one craft makes 3 from 2 raw_a1.",
+        "a9_i1: have 0; depth 1; makes 3 from 2 raw_a1.",
         "Crafted 12 a9_i1.",
         "Error: craft needs its ingredients; use craft COUNT ITEM using N ITEM, N ITEM",
         "Inventory: 63 raw_a1, 27 raw_a9, 48 raw_a4, 42 raw_a0, 26 raw_a3, 26 raw_a2, 1 raw_t0, "
@@ -157,12 +157,19 @@ def test_errors_name_what_is_wrong_and_change_nothing(world, command, problem, s
 def test_unknown_items_are_told_beside_known_ones(world):
     (answer,) = world.step("0", "info raw_a1, nothing, raw_a1, a1_i5").answers
     assert answer.text.split("\n") == [
-        "raw_a1: have 71; a base item, cannot be crafted.",
+        "raw_a1: have 71; a base item.",
         'Error: there is no item "nothing"',
-        "a1_i5: have 0; depth 5; one craft makes 1 from 1 a7_i4, 1 a3_i4_23, 1 a9_i4.",
+        "a1_i5: have 0; depth 5; makes 1 from 1 a7_i4, 1 a3_i4_23, 1 a9_i4.",
     ]
     assert answer.unknown == ("nothing",)
     assert [known.item for known in answer.known] == ["raw_a1", "a1_i5"]
+
+
+def test_a_goal_may_name_what_there_is_not(world):
+    world.join("0.0", goal="3x gold, 1x raw_a1, 1x a9_i1")
+    assert world.left("0.0") == {"gold": 3, "raw_a1": 1, "a9_i1": 1}
+    assert world.step("0.0", "info a9_i1, gold\ncraft 3 gold using 1 raw_a1").accepted
+    assert world.state("0.0")["left"]["gold"] == 3
 
 
 @settings(

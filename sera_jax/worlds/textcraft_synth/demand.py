@@ -9,10 +9,13 @@ Crafts = list[tuple[str, int]]  # items and how often to craft each, in an order
 
 
 def plan(recipes: Recipes, inventory: Mapping[str, int], needs: Mapping[str, int]) -> Crafts | None:
-    """Crafts that make `needs` on top of `inventory`; None where base items do not suffice."""
+    """Crafts that make `needs` on top of `inventory`; None where it cannot be done.
+
+    Base items may not suffice, and what a goal names need not be an item at all.
+    """
     lacks, planned = dict(needs), []
     # The deepest first: when its turn comes, all that uses an item has been counted.
-    pending = [(-recipes.depth[item], item) for item in needs]
+    pending = [(-recipes.depth.get(item, 0), item) for item in needs]
     heapq.heapify(pending)
     while pending:
         _, item = heapq.heappop(pending)

@@ -212,10 +212,10 @@ class World:
             return f"Error: there is no item {quoted(item)}"
         known = self.known(item)
         if not known.makes:
-            return f"{item}: have {known.have}; a base item, cannot be crafted."
+            return f"{item}: have {known.have}; a base item."
         needs = ", ".join(f"{count} {name}" for name, count, _ in known.ingredients)
         depth, makes = known.depth, known.makes
-        return f"{item}: have {known.have}; depth {depth}; one craft makes {makes} from {needs}."
+        return f"{item}: have {known.have}; depth {depth}; makes {makes} from {needs}."
 
     def state(self, agent: str) -> dict[str, Any]:
         """The facts as data. `gained` is what there is more (or less) of since `agent` started,
