@@ -65,7 +65,8 @@ def common() -> ml_collections.ConfigDict:
     config.run = ml_collections.ConfigDict()
     config.run.folder = ""  # "": a new one under runs/; one with checkpoints is resumed
     config.run.checkpoint_every = 10  # optimizer steps
-    config.run.keep_checkpoints = 2
+    config.run.keep_checkpoints = 2  # the newest
+    config.run.keep_every = 0  # optimizer steps; checkpoints of these stay for good; 0: none
     config.run.save_trees = 8  # trees written a step
     config.run.tree_bytes = 200_000_000  # of all trees written, compressed
 
@@ -118,6 +119,8 @@ def common() -> ml_collections.ConfigDict:
     config.train.tasks = 8  # an optimizer step
     config.train.trees = 8  # a task (K)
     config.train.loss = "cispo"  # or "grpo"
+    # Sample a step while the one before trains: of runs with one objective (METHOD 5).
+    config.train.overlap = False
     config.train.clip_low = 0.0
     config.train.clip_high = 5.0
     config.train.weight_decay = 0.017

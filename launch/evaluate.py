@@ -10,7 +10,7 @@ os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # of a missing 
 
 from absl import app, flags, logging
 
-from launch.main import CONFIG, parse
+from launch.config_flag import CONFIG, parse
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("checkpoint", None, "Policy folder in the Hugging Face layout.", required=True)

@@ -1,20 +1,26 @@
 """Checkpoints: the train state and everything else that resuming exactly needs, by orbax.
 
-    with Checkpoints(run_folder / "checkpoints", keep=3) as checkpoints:
+    with Checkpoints(run_folder / "checkpoints", keep=3, keep_every=100) as checkpoints:
         restored = checkpoints.restore_latest(state)
         ...
-        checkpoints.save(step, state, {"seed": 0, "cursor": 17, "version": "17"})
+        checkpoints.save(step, state, {"supervision": counters, "pending": trees})
+
+What a run needs beside state and extras follows from the step and is not stored: the phase of the
+schedule (schedule.py), the tasks (worlds' training_tasks), the seed of every request (of the run's
+seed and the tree's name), and the version of the servers' weights (the state's own step).
 
 A save is written in the background and appears under its name only when it is complete. Orbax
-hands back a flipped bit of an array without complaint, so a checksum of every array is saved
-along and compared on the way back.
+hands back a flipped bit of an array without complaint, so a checksum of every array, and one of
+the extras, is saved along and compared on the way back.
 """
 
 import dataclasses
 import json
 import logging
 import math
+import os
 import pathlib
+import zlib
 from typing import Any
 
 import jax
@@ -26,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 PyTree = Any
 SIZES = "file_sizes.json"
+EXTRAS = "extras"  # their name among the checksums; an array's starts with a bracket or a point
 
 
 class CheckpointError(Exception):
@@ -40,11 +47,19 @@ class Restored:
 
 
 class Checkpoints:
-    """The newest `keep` checkpoints of one run."""
+    """The newest `keep` checkpoints of one run, and those of every `keep_every`-th step (0: none).
 
-    def __init__(self, folder: str | pathlib.Path, keep: int = 3):
+    With several processes all of them make every call, and `folder` is one they share.
+    """
+
+    def __init__(self, folder: str | pathlib.Path, keep: int = 3, keep_every: int = 0):
         self.folder = pathlib.Path(folder).resolve()
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            keep_period=keep_every or None,
+            create=True,
+            cleanup_tmp_directories=True,  # of saves that a killed run left unfinished
+        )
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def __enter__(self) -> "Checkpoints":
@@ -64,11 +79,11 @@ class Checkpoints:
     def save(self, step: int, state: PyTree, extras: dict[str, Any]) -> None:
         """Starts writing; returns when `state` is copied, so its buffers may then be donated.
 
-        `extras` is JSON: seed, counters, data cursor, weight version. Waits for the save before
-        it, and raises what went wrong with that one.
+        `extras` is JSON: counters, and trees that are still to be trained. Waits for the save
+        before it, and raises what went wrong with that one.
         """
         try:
-            json.dumps(extras)
+            extras_sum = _json_checksum(extras)
         except TypeError as error:
             raise CheckpointError(f"extras of checkpoint {step} are not JSON: {error}") from None
         # Orbax passes over a step that is not newer without a word.
@@ -81,7 +96,7 @@ class Checkpoints:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             extras=ocp.args.JsonSave(extras),
-            checksums=ocp.args.JsonSave(checksums(state)),
+            checksums=ocp.args.JsonSave(checksums(state) | {EXTRAS: extras_sum}),
         )
         self._manager.save(step, args=items)
 
@@ -92,7 +107,9 @@ class Checkpoints:
             return
         for folder in (self.folder / str(step) for step in self.steps):
             if not (folder / SIZES).exists():
-                (folder / SIZES).write_text(json.dumps(_file_sizes(folder), indent=0))
+                partial = folder / f"{SIZES}.partial"
+                partial.write_text(json.dumps(_file_sizes(folder), indent=0))
+                os.replace(partial, folder / SIZES)
 
     def restore(self, step: int, template: PyTree) -> Restored:
         """One checkpoint, into the structure, dtypes and shardings of `template`.
@@ -106,7 +123,7 @@ class Checkpoints:
             checksums=ocp.args.JsonRestore(),
         )
         restored = self._manager.restore(step, args=items)
-        actual = checksums(restored.state)
+        actual = checksums(restored.state) | {EXTRAS: _json_checksum(restored.extras)}
         wrong = sorted(k for k, value in restored.checksums.items() if actual.get(k) != value)
         if wrong:
             raise CheckpointError(f"the checksum of {', '.join(wrong[:3])} does not match")
@@ -195,8 +212,12 @@ def _checksum(x: jax.Array) -> jax.Array:
     return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
 
 
+def _json_checksum(value: Any) -> int:
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
+
+
 def _file_sizes(folder: pathlib.Path) -> dict[str, int]:
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != SIZES]
+    files = [p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(SIZES)]
     return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(files)}
 
 

@@ -9,6 +9,7 @@
 import asyncio
 import collections
 import json
+import os
 import pathlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TextIO
@@ -103,6 +104,18 @@ async def evaluate_sets(
     return results
 
 
+def saved_sets(
+    sets: Mapping[str, Sequence[Task]], stem: str | pathlib.Path
+) -> dict[str, list[Record]]:
+    """What evaluate_sets has written, in the order of the tasks, without those that are missing."""
+    results: dict[str, list[Record]] = {}
+    for name, tasks in sets.items():
+        found = {line["task_id"]: line for line in metrics.read_lines(f"{stem}_{name}.jsonl")}
+        names = dict.fromkeys(task.task_id for task in tasks)
+        results[name] = [found[task_id] for task_id in names if task_id in found]
+    return results
+
+
 def record_of(task: Task, tree: Tree) -> Record:
     """What evaluation keeps of a tree."""
     steps = [step for node in tree.nodes for step in node.steps]
@@ -175,7 +188,9 @@ def _check_settings(path: pathlib.Path, settings: Mapping[str, Any] | None) -> N
             f"{path} was written under other settings ({', '.join(changed)}): name another file, "
             "or delete it to evaluate afresh"
         )
-    beside.write_text(json.dumps(settings, indent=2) + "\n")
+    partial = beside.with_name(f"{beside.name}.partial")
+    partial.write_text(json.dumps(settings, indent=2) + "\n")
+    os.replace(partial, beside)
 
 
 def _row(records: Sequence[Record]) -> dict[str, Any]:

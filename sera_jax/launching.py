@@ -14,11 +14,12 @@ from types import ModuleType
 
 import jax
 
-from sera_jax import checkpoints, credit, metrics, supervision, train, train_step
+from sera_jax import checkpoints, credit, hosts, metrics, schedule, supervision, train, train_step
 from sera_jax.evaluate import EvaluationError
 from sera_jax.external.answers import ExternalError
 from sera_jax.model import huggingface, sharding
 from sera_jax.rollout.prompts import Prompts
+from sera_jax.sampled import Sampled
 from sera_jax.sampler import Sampler
 from sera_jax.serving import embedded, sglang, weight_sync
 from sera_jax.serving.client import PolicyClient, PolicyServerError
@@ -50,25 +51,50 @@ USER_ERRORS = (
     ExternalError,
     PolicyServerError,
     checkpoints.CheckpointError,
+    hosts.HostError,
     huggingface.CheckpointError,
 )
 
 
 def run(config, name: str) -> None:
-    """One training run from its config to its closing table, all of it kept in one folder."""
+    """One training run from its config to its closing table, all of it kept in one folder.
+
+    Of several processes all call this, on one config and on one file system.
+    """
+    hosts.check_alike(config)
     check(config)
-    folder = pathlib.Path(config.run.folder) if config.run.folder else new_folder(config, name)
+    folder = run_folder(config, name)
+    with hosts.speaking_for_all(folder):
+        _run(config, folder)
+
+
+def run_folder(config, name: str) -> pathlib.Path:
+    """The run's folder, the same for all processes; there from here on."""
+    folder = ""
+    if hosts.is_first():
+        folder = pathlib.Path(config.run.folder) if config.run.folder else new_folder(config, name)
+        folder.mkdir(parents=True, exist_ok=True)
+    folder = pathlib.Path(hosts.from_first(str(folder)))
+    if not folder.is_dir():
+        raise SetupError(
+            f"{folder} is not there for every process: name a folder on a file system that all "
+            "share (--config.run.folder)"
+        )
+    return folder
+
+
+def _run(config, folder: pathlib.Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(build.cache_folder() / "xla"))
-    folder.mkdir(parents=True, exist_ok=True)
     print(f"run folder: {folder}")
-    metrics.write_config(folder, config)
-    metrics.write_provenance(folder)
+    if hosts.is_first():
+        metrics.write_config(folder, config)
+        metrics.write_provenance(folder)
     first = pathlib.Path(config.model.path) if config.model.path else build.prepare(config)
     with contextlib.ExitStack() as stack:
-        servers = stack.enter_context(policy_servers(config, first, folder))
+        servers = stack.enter_context(shared_servers(config, first, folder))
         evaluator = None
         if config.rubrics.weights == "frozen":
-            evaluator = stack.enter_context(policy_servers(config, first, folder, "evaluator"))
+            evaluator = stack.enter_context(shared_servers(config, first, folder, "evaluator"))
         training = prepare(config, folder, first, servers, evaluator)
         with training.checkpoints:
             try:
@@ -86,8 +112,10 @@ def run(config, name: str) -> None:
         return
     policy = folder / "policy"
     huggingface.export(training.state.params, training.model, policy, first, config.model.dtype)
-    (folder / "summary.txt").write_text(closing + "\n")
+    if hosts.is_first():
+        (folder / "summary.txt").write_text(closing + "\n")
     print(f"\n{closing}\ntrained policy: {policy}")
+    hosts.gather("done")  # the first one has written all that the others end with
 
 
 def new_folder(config, name: str) -> pathlib.Path:
@@ -116,6 +144,12 @@ def check(config) -> None:
             value = value[part]
         if value not in known:
             raise SetupError(f"config.{field}={value!r} is unknown; there are {', '.join(known)}")
+    trained = schedule.objectives(config.cycle)
+    if config.train.overlap and len(trained) > 1:
+        raise SetupError(
+            f"config.train.overlap trains trees of older weights, which a cycle of "
+            f"{len(trained)} objectives ({', '.join(trained)}) does not allow: leave it out"
+        )
     if config.rollout.context_length > max(config.train.row_lengths):
         raise SetupError(
             f"a context of {config.rollout.context_length} tokens (config.rollout.context_length) "
@@ -192,6 +226,27 @@ def policy_servers(
         yield Servers(keeper.urls, keeper)
 
 
+@contextlib.contextmanager
+def shared_servers(
+    config, policy: pathlib.Path, folder: pathlib.Path, name: str = "server"
+) -> Iterator[Servers]:
+    """policy_servers for all processes: those that are started here the first one starts."""
+    configured = config.server.url if name == "server" else config.server.evaluator_url
+    if not configured and not hosts.on_one_machine():
+        raise SetupError(
+            "servers that a run starts itself are for its own machine: on several machines start "
+            "them apart and name them (config.server.url, config.server.evaluator_url)"
+        )
+    if configured:
+        yield Servers(configured.split(","))
+    elif hosts.is_first():
+        with policy_servers(config, policy, folder, name) as servers:
+            hosts.from_first(servers.urls)
+            yield servers
+    else:
+        yield Servers(hosts.from_first(None))
+
+
 def _start_embedded(config, model: str, version: str, port: int, log: pathlib.Path):
     flags = {
         "weight_version": version,
@@ -246,7 +301,7 @@ def prepare(
         mesh=mesh,
     )
     for name in huggingface.TOKENIZER_FILES:  # what trees say is read with it, also later
-        if (first / name).is_file():
+        if hosts.is_first() and (first / name).is_file():
             shutil.copyfile(first / name, folder / name)
     training = train.Run(
         config=config,
@@ -254,14 +309,20 @@ def prepare(
         model=model,
         setup=setup,
         state=train_step.init_state(params, setup),
-        checkpoints=checkpoints.Checkpoints(folder / "checkpoints", config.run.keep_checkpoints),
+        checkpoints=checkpoints.Checkpoints(
+            folder / "checkpoints", config.run.keep_checkpoints, config.run.keep_every
+        ),
         sampler=make_sampler(config, first, model.vocab_size, servers, evaluator),
     )
     restored = training.checkpoints.restore_latest(training.state)
     if restored:
         training.state, training.step = restored.state, restored.step
         training.seconds = restored.extras["seconds"]
-        training.sampler.counters = supervision.Counters(restored.extras["supervision"])
+        training.supervision = restored.extras["supervision"]
+        if hosts.is_first():  # counters of all processes are summed
+            training.sampler.counters = supervision.Counters(training.supervision)
+        if pending := restored.extras["pending"]:
+            training.pending = Sampled.from_text(pending)
         print(f"resuming after step {training.step}")
     return training
 

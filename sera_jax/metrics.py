@@ -121,6 +121,22 @@ def tree_metrics(
     }
 
 
+def version_lag(trees: Sequence[Tree], version: int) -> dict[str, float]:
+    """Updates from the weights that sampled a token to those it trains, `version` (METHOD 5)."""
+    lags = [
+        (version - int(sampled), count)
+        for tree in trees
+        for node in tree.nodes
+        for step in node.steps
+        for sampled, count in step.versions
+    ]
+    tokens = sum(count for _, count in lags)
+    if not tokens:
+        return {}
+    mean = sum(lag * count for lag, count in lags) / tokens
+    return {"version_lag_max": max(lag for lag, _ in lags), "version_lag_mean": mean}
+
+
 def ranking_metrics(
     groups: Sequence[tuple[Sequence[float | None], Sequence[bool | None]]], margin: float = 0.2
 ) -> dict[str, Any]:

@@ -21,8 +21,18 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sera_jax import batching, credit, evaluate, hosts, losses, metrics, sampled, schedule
-from sera_jax import supervision, train_step
+from sera_jax import (
+    batching,
+    credit,
+    evaluate,
+    hosts,
+    losses,
+    metrics,
+    sampled,
+    schedule,
+    supervision,
+    train_step,
+)
 from sera_jax.checkpoints import Checkpoints
 from sera_jax.interrupt import Interrupt
 from sera_jax.journal import Journal
@@ -109,9 +119,7 @@ async def optimizer_step(run: Run, journal: Journal) -> bool:
         start_sampling(run)  # of the step after this one
 
     # ---- Credit: rewards of each tree, advantages within each task or batch
-    credited = credit.credit(
-        record["objective"], got.groups, config, run.sampler.prompts.decode
-    )
+    credited = credit.credit(record["objective"], got.groups, config, run.sampler.prompts.decode)
 
     # ---- Batch
     batches = batching.pack(
@@ -254,7 +262,9 @@ def update(
     """The state after the step, which consumes the run's, and the metrics of the update."""
     if not batches:
         return run.state, {}
-    loss = loss_function(run.config.train.loss, run.config.train.clip_low, run.config.train.clip_high)
+    loss = loss_function(
+        run.config.train.loss, run.config.train.clip_low, run.config.train.clip_high
+    )
     idle = batching.idle_tokens(credited.sequences)
     state, updated = train_step.update(run.state, batches, loss, run.setup, idle)
     return state, {name: float(value) for name, value in updated.items()}

@@ -69,8 +69,12 @@ class TreeWriter:
         except queue.Full:
             self._drop(rows, "the disk is too slow")
 
+    def flush(self) -> None:
+        """Waits until everything handed over is on disk, or dropped."""
+        self._queue.join()
+
     def close(self) -> None:
-        """Waits until everything handed over is on disk."""
+        """Flushes, and ends the thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -91,6 +95,7 @@ class TreeWriter:
                 self._stopped = f"{type(error).__name__}: {error}"
             if self._stopped:
                 self._drop(rows, self._stopped)
+            self._queue.task_done()
 
     def _append(self, records: list[Record]) -> None:
         member = _member(records[: self._share])

@@ -26,6 +26,10 @@ class EventWriter:
         for name, value in scalars(record):
             self._writer.add_scalar(name, value, step)
 
+    def flush(self) -> None:
+        """Returns when all that was written is in its file."""
+        self._writer.flush()
+
     def close(self) -> None:
         self._writer.close()
 
