@@ -196,11 +196,11 @@ def report(lengths: dict[str, list[int]], context: int, completion: int) -> None
         print(f"{kind:32}{len(found):7}{middle:>8}{max(found, default='-'):>9}{budget:>8}")
 
 
-def room(lengths: dict[str, list[int]], context: int) -> int:
+def room(lengths: dict[str, list[int]]) -> int:
     """Tokens a response of a 20-step node may have on average when all else is at its longest."""
     openings = max(max(lengths["root opening"]), max(lengths["child opening"]))
     segment = max(lengths["observation after an action"])
-    return (context - openings - (STEPS - 1) * segment) // STEPS
+    return (CONTEXT - openings - (STEPS - 1) * segment) // STEPS
 
 
 def main() -> None:
@@ -219,7 +219,7 @@ def main() -> None:
     report(lengths, CONTEXT, COMPLETION)
     ends = [node.status for played in trees for node in played.nodes]
     print(f"\n{len(trees)} trees, {len(ends)} nodes, {ends.count('out_of_context')} out of context")
-    fit = room(lengths, CONTEXT)
+    fit = room(lengths)
     print(f"with every segment at its longest, {STEPS} responses of {fit} tokens fit")
 
 

@@ -19,7 +19,8 @@ A benchmark NAME is a folder of code, a folder of prompts and a config; no other
 2. `sera_jax/rollout/templates/NAME/`: `full/` for an instruction model, `compact/` for the small
    preset, six templates each (rollout/prompts.py); `external/` with `judge`, `rubric` and `score`,
    if an external model shall judge or grade (external/graders.py). A template sees the world
-   through `state(agent)` and `observe(agent)` alone.
+   through `state(agent)`, `observe(agent)` and the result of a step, which may be of a subclass of
+   StepResult that holds more.
 
 3. `configs/NAME.py`: `base.experiment(names, small, paper)` of configs/base.py, with a function for
    each preset that sets what this benchmark has of its own. Variants, evaluation and selection come

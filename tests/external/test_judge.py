@@ -112,7 +112,7 @@ def test_the_question_shows_goal_recipes_and_the_final_state(task):
     half = QUESTIONS.judge(kitchen(task, 3), goal, "0")
     assert "dishes eaten: none\n" in half and half != asked
     assert QUESTIONS.judge(kitchen(task), "\ud800", "0")
-    with pytest.raises(ValueError, match="external models know textworld_sync"):
+    with pytest.raises(ValueError, match="external models know textcraft_synth, textworld_sync"):
         Questions("nowhere")
 
 

