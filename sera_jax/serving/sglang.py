@@ -2,11 +2,11 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 
 from sera_jax.serving import embedded
-from sera_jax.serving.client import PolicyServerError
+from sera_jax.serving.errors import PolicyServerError
+from sera_jax.serving.supervisor import free_port
 
 FOLDER = embedded.ROOT / "third_party" / "sglang"
 # SGLang refuses prompts that leave no more than this of its context, and ends answers just short
@@ -69,9 +69,3 @@ def installed() -> pathlib.Path:
 
 def hardware() -> str:
     return "cuda" if pathlib.Path("/dev/nvidiactl").exists() else "cpu"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
