@@ -1,15 +1,15 @@
 """What the crafters of a demonstration write: asking, handing on, crafting, with mistakes mixed in.
 
-An agent asks how its item is made, has children make what lacks of the deeper ingredients, asks for
-and crafts the shallow ones itself, and then crafts its item; one that cannot delegate asks its way
-down to base items and crafts from there up. The mistakes: a command that serves nothing, a guess
-instead of a question, too few ordered, a report of work not done, no look at what children left
-behind, a root that does everything itself. What they write and score as evaluators is as uneven.
+An agent asks how its item is made. If something lacks, it has the first of it made by a child, or,
+where that is shallow or nobody can be sent, asks about it and makes it itself; then it asks again.
+If nothing lacks, it crafts what the answer spelled out. So each step follows from the last answer,
+and amounts are copied, which a small model can do. The mistakes: a command that serves nothing, a
+guess instead of a question, too few ordered, work left undone, a report of work not done, a root
+that does everything itself. What they write and score as evaluators is as uneven.
 """
 
 import dataclasses
 import random
-from collections.abc import Iterable
 from typing import Any
 
 from sera_jax.rollout.situation import Situation
@@ -22,7 +22,6 @@ from sera_jax.worlds.textcraft_synth.tasks import Task
 from sera_jax.worlds.textcraft_synth.world import Known, World
 
 OWN_DEPTH = 1  # the deepest ingredients that an agent makes itself although it has children
-ASKED_AT_ONCE = 4  # items of a line
 NUMBERS = 99  # that are one token each
 NO_HELP = "sent nobody"  # a criterion that is beside the point
 
@@ -32,12 +31,11 @@ class Mistakes:
     """Chances of each mistake; zero everywhere is the script at its best."""
 
     random_action: float = 0.03  # a step
-    guesses: float = 0.05  # an item: crafted before anybody was asked
-    stops_early: float = 0.01  # a step of a child
-    reports_falsely: float = 0.5  # a child that stops early
+    guesses: float = 0.05  # an agent: crafts before it asks
+    stops_early: float = 0.02  # a step
+    reports_falsely: float = 0.5  # who stops early
     orders_too_few: float = 0.1  # a delegation of several pieces
-    works_alone: float = 0.15  # a root
-    does_not_check: float = 0.5  # an agent with children
+    works_alone: float = 0.2  # a root
     # Not mistakes, but ways of working that a tree may have.
     all_at_once: float = 0.15  # an agent sends all its children in one step
     hands_on_all: float = 0.05  # an agent has shallow ingredients made, too
@@ -45,15 +43,14 @@ class Mistakes:
 
 @dataclasses.dataclass
 class _Plan:
-    """What one scripted agent has set out to do, and what it has been told."""
+    """How one scripted agent works, and where it is."""
 
-    alone: bool = False
-    checks: bool = True
-    all_at_once: bool = False
-    own_depth: int = OWN_DEPTH
-    told: dict[str, Known] = dataclasses.field(default_factory=dict)
-    todo: dict[str, int] = dataclasses.field(default_factory=dict)  # lacks of the present item
-    checked: bool = False
+    alone: bool
+    all_at_once: bool
+    own_depth: int
+    guesses: bool
+    stack: list[str] = dataclasses.field(default_factory=list)  # asked about, each for the last
+    informed: bool = False  # the last answer told about the top of the stack
 
 
 def tasks(config: Any, rng: random.Random) -> list[Task]:
@@ -87,77 +84,51 @@ class Script:
         left = world.left(agent)
         if not left:
             return finish(_report(world, agent, made=True))
+        if plan.guesses:
+            plan.guesses = False
+            return action(self._guess(world, *next(iter(left.items()))))
         if self._happens(self.mistakes.random_action):
+            plan.informed = False
             return action(self._random_command(world, plan))
-        if agent != "0" and self._happens(self.mistakes.stops_early):
+        if self._happens(self.mistakes.stops_early):
             return finish(_report(world, agent, self._happens(self.mistakes.reports_falsely)))
-        item = next(iter(left))
-        if item not in plan.told:
-            if self._happens(self.mistakes.guesses):
-                return action(self._guess(world, item, left[item]))
-            return self._ask(plan, world, agent, [item])
-        return self._children(plan, world) or self._own_work(plan, world, agent, item)
+        if not plan.stack:
+            plan.stack = [next(iter(left))]
+        if not plan.informed:
+            plan.informed = True
+            return action(f"info {plan.stack[-1]}")
+        (known,) = world.told(agent, plan.stack[-1:])
+        return self._make_lacking(plan, world, agent, known) if known.lacks else _make(plan, known)
 
     def _make_plan(self, situation: Situation) -> _Plan:
         mistakes = self.mistakes
         return _Plan(
             alone=situation.goal is None and self._happens(mistakes.works_alone),
-            checks=not self._happens(mistakes.does_not_check),
             all_at_once=self._happens(mistakes.all_at_once),
             own_depth=0 if self._happens(mistakes.hands_on_all) else OWN_DEPTH,
+            guesses=self._happens(mistakes.guesses),
         )
 
-    def _ask(self, plan: _Plan, world: World, agent: str, items: list[str]) -> str:
-        known = world.told(agent, items)
-        plan.told |= {one.item: one for one in known}
-        if items[0] in world.goals[agent]:
-            plan.todo = dict(known[0].lacks)
-        return action(f"info {', '.join(items)}")
-
-    def _children(self, plan: _Plan, world: World) -> str | None:
-        """Hands on what is too deep to be made alone; the deepest first, each once."""
+    def _make_lacking(self, plan: _Plan, world: World, agent: str, known: Known) -> str:
+        """The next step towards what lacks for an item, of which the deepest stands first."""
+        item, _ = known.lacks[0]
+        if item not in world.recipes.of:  # a base item has run out: nobody can make it
+            return finish(_report(world, agent, made=False))
         depth = world.recipes.depth
-        deep = [i for i in plan.todo if depth[i] > plan.own_depth and i in world.recipes.of]
-        if plan.alone or not deep:
-            return None
-        goals = []
-        for item in deep if plan.all_at_once else deep[:1]:
-            count = plan.todo.pop(item)
-            if count > 1 and self._happens(self.mistakes.orders_too_few):
-                count = 1
-            goals.append(f"craft {count}x {item}")
-        plan.checked = not plan.checks
-        return delegate(goals)
+        if plan.alone or depth[item] <= plan.own_depth:
+            plan.stack.append(item)
+            return action(f"info {item}")
+        plan.informed = False
+        deep = [lack for lack in known.lacks if depth[lack[0]] > plan.own_depth]
+        return delegate([self._goal(*lack) for lack in (deep if plan.all_at_once else deep[:1])])
 
-    def _own_work(self, plan: _Plan, world: World, agent: str, item: str) -> str:
-        """Asks about what lacks, level by level; then crafts from the shallowest up to `item`."""
-        below = _closure(plan, plan.todo)
-        new = [i for i in below if i not in plan.told and i in world.recipes.of]
-        if new:
-            return self._ask(plan, world, agent, new[:ASKED_AT_ONCE])
-        if below:
-            made = min(below, key=lambda i: world.recipes.depth[i])
-            plan.todo.pop(made, None)
-            known = plan.told.pop(made, None)
-            if known is None:  # a base item has run out: nobody can make it
-                return finish(_report(world, agent, made=False))
-            for other in plan.told.values():  # is seen as made from now on
-                if made in dict(other.lacks):
-                    rest = tuple(lack for lack in other.lacks if lack[0] != made)
-                    plan.told[other.item] = other._replace(lacks=rest)
-            return action(_craft(known))
-        if not plan.checked and plan.told[item].lacks:
-            plan.checked = True
-            return self._ask(plan, world, agent, [item])
-        plan.checked = False
-        return action(_craft(plan.told.pop(item)))
+    def _goal(self, item: str, count: int) -> str:
+        too_few = count > 1 and self._happens(self.mistakes.orders_too_few)
+        return f"craft {1 if too_few else count}x {item}"
 
     def _random_command(self, world: World, plan: _Plan) -> str:
-        items = [*world.inventory, *plan.told]
-        kind, item = self.rng.randrange(3), self.rng.choice(items)
-        if kind == 0 and plan.told:
-            return _craft(plan.told[self.rng.choice([*plan.told])])
-        return "inventory" if kind == 1 else f"info {item}"
+        item = self.rng.choice([*world.inventory, *plan.stack])
+        return self.rng.choice(["inventory", f"info {item}", self._guess(world, item, 1)])
 
     def _guess(self, world: World, item: str, count: int) -> str:
         base = self.rng.choice([*world.inventory])
@@ -192,17 +163,12 @@ class Script:
         return evaluator.score(situation.rubric, node, holds, self.rng)
 
 
-def _closure(plan: _Plan, lacks: Iterable[str]) -> list[str]:
-    """All that `lacks` and what they lack in turn, as far as it has been told."""
-    found: dict[str, None] = {}
-    pending = list(lacks)
-    while pending:
-        item = pending.pop(0)
-        if item not in found:
-            found[item] = None
-            if item in plan.told:
-                pending += [name for name, _ in plan.told[item].lacks]
-    return list(found)
+def _make(plan: _Plan, known: Known) -> str:
+    """Crafts the top of the stack, and asks again about what it was made for."""
+    plan.stack.pop()
+    again = f"\ninfo {plan.stack[-1]}" if plan.stack else ""
+    plan.informed = bool(again)
+    return action(_craft(known) + again)
 
 
 def _craft(known: Known) -> str:
