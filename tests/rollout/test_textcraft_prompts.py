@@ -99,8 +99,8 @@ def test_every_line_of_a_step_is_answered(prompts, world):
     compact = prompts.observation(world, "0", None).startswith("left")
     if compact:
         assert text == (
-            "12 a9_i1 using 8 raw_a1 ; no item ; made 12 a9_i1 ; no recipe ; no command ; "
-            "has 63 raw_a1 27 raw_a9 48 raw_a4 42 raw_a0 26 raw_a3 26 raw_a2 1 raw_t0 12 a9_i1 ; "
+            "craft 12 a9_i1 using 8 raw_a1\nno item\nmade 12 a9_i1\nno recipe\nno command\n"
+            "has 63 raw_a1 27 raw_a9 48 raw_a4 42 raw_a0 26 raw_a3 26 raw_a2 1 raw_t0 12 a9_i1\n"
             "left 3x a1_i5"
         )
     else:

@@ -22,7 +22,9 @@ from sera_jax.worlds.textcraft_synth.tasks import Task
 from sera_jax.worlds.textcraft_synth.world import Known, World
 
 OWN_DEPTH = 1  # the deepest ingredients that an agent makes itself although it has children
-NUMBERS = 99  # that are one token each
+NUMBERS = 60  # the largest that is a token
+WORDS = ("craft", "info", "made", "lacks", "left", "done", "not made", "no ")
+COUNTED = ((" ", ""), (" ", "x"), (" using ", ""), (", ", ""))  # before and after a number
 NO_HELP = "sent nobody"  # a criterion that is beside the point
 
 
@@ -62,9 +64,14 @@ def tasks(config: Any, rng: random.Random) -> list[Task]:
 
 
 def vocabulary(tasks: list[Task]) -> list[str]:
-    """Items and small numbers, each after a blank: a small model copies what is one token."""
+    """Items, and small numbers with what stands before them.
+
+    A small model copies a craft by looking for what followed the token before: after an item comes
+    one token that tells it from others, not a comma.
+    """
     items = [f" {item}" for item in sorted(recipes().depth)]
-    return items + [f" {n}{unit}" for n in range(1, NUMBERS + 1) for unit in ("", "x")]
+    numbers = (f"{before}{n}{unit}" for n in range(1, NUMBERS + 1) for before, unit in COUNTED)
+    return [*WORDS, *items, *numbers]
 
 
 class Script:
