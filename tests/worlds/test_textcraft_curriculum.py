@@ -129,3 +129,12 @@ def test_other_names_are_the_same_recipes():
 def test_what_there_is_not_is_named(wrong, said):
     with pytest.raises(ValueError, match=said):
         tc.training_tasks(config(**wrong), 0, 0, 1)
+
+
+def test_single_tiers_may_be_measured_on_fewer_tasks():
+    settings = config(sets=("fresh", "test"), tiers=("easy", "hard"), tasks=3, at_most={"hard": 1})
+    for chosen in tc.evaluation_tasks(settings).values():
+        assert sorted(task.tier for task in chosen) == ["easy"] * 3 + ["hard"]
+    more = config(sets=("fresh",), tiers=("easy", "hard"), tasks=3, at_most={"hard": 9})
+    fresh = tc.evaluation_tasks(more)["fresh"]
+    assert fresh == tc.fresh("evaluation", ("easy", "hard"), 0, 6)

@@ -57,17 +57,25 @@ def training_tasks(config, seed: int, step: int, count: int) -> list[Task]:
 def evaluation_tasks(config) -> dict[str, list[Task]]:
     """Set name -> tasks, at most `config.tasks` of each of `config.tiers`.
 
-    Sets: "fresh", "test" (the published val split) and "train".
+    Sets: "fresh", "test" (the published val split) and "train". `config.at_most`, where there is
+    one, gives single tiers fewer: tasks of the deep ones take long.
     """
-    return {name: _evaluation_set(name, config) for name in config.sets}
+    limits = getattr(config, "at_most", {})
+    most = {tier: min(config.tasks, limits.get(tier, config.tasks)) for tier in config.tiers}
+    return {name: _evaluation_set(name, most) for name in config.sets}
 
 
-def _evaluation_set(name: str, config) -> list[Task]:
-    tiers = tuple(config.tiers)
+def _evaluation_set(name: str, most: dict[str, int]) -> list[Task]:
+    """The first tasks of a set, by tier so many."""
+    _check(tuple(most))
     if name == "fresh":
-        return fresh("evaluation", tiers, 0, config.tasks * len(tiers))
-    pools = [_pool(name, (tier,)) for tier in tiers]
-    return [task for pool in pools for task in pool[: config.tasks]]
+        return [
+            _fresh("evaluation", tier, number * len(most) + place, False)
+            for number in range(max(most.values()))
+            for place, tier in enumerate(most)
+            if number < most[tier]
+        ]
+    return [task for tier, count in most.items() for task in _pool(name, (tier,))[:count]]
 
 
 def _check(tiers: tuple[str, ...]) -> None:
