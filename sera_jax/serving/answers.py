@@ -82,6 +82,23 @@ def read_scores(meta: dict[str, Any], input_ids: Sequence[int]) -> list[float]:
     return logprobs[1:]
 
 
+def joined(parts: Sequence[Generation]) -> Generation:
+    """One generation of what several attempts sampled one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    versions: list[tuple[str, int]] = []
+    for version, count in itertools.chain.from_iterable(part.versions for part in parts):
+        if versions and versions[-1][0] == version:
+            count += versions.pop()[1]
+        versions.append((version, count))
+    return Generation(
+        tuple(itertools.chain.from_iterable(part.token_ids for part in parts)),
+        tuple(itertools.chain.from_iterable(part.logprobs for part in parts)),
+        parts[-1].finish_reason,
+        tuple(versions),
+    )
+
+
 def _columns(entries: Any) -> tuple[list, list]:
     """[[logprob, id, ...], ...] -> logprobs, ids."""
     try:

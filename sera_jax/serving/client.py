@@ -30,7 +30,15 @@ import aiohttp
 
 from sera_jax.serving import answers
 from sera_jax.serving.answers import Generation, Malformed
-from sera_jax.serving.control import FAILED, Probe, Server, Weights, describe, words
+from sera_jax.serving.control import (
+    CONTROL_TIMEOUT,
+    FAILED,
+    Probe,
+    Server,
+    Weights,
+    describe,
+    words,
+)
 from sera_jax.serving.errors import (
     PolicyServerError,
     RequestRejected,
@@ -39,6 +47,7 @@ from sera_jax.serving.errors import (
     UpdateRefused,
 )
 from sera_jax.serving.fleet import Fleet, Keeper
+from sera_jax.serving.token_text import token_text
 
 __all__ = [
     "Generation",
@@ -133,7 +142,8 @@ class PolicyClient:
         admin = _headers(admin_key_env) if admin_key_env in os.environ else headers
         servers = [Server(url, headers, admin) for url in self.urls]
         self.fleet = Fleet(servers, self.counters, patience=patience, keeper=keeper)
-        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=10.0)
+        # To connect may take long where 500 trees begin at once and keep this process busy.
+        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=CONTROL_TIMEOUT)
         self._total_timeout = total_timeout
         self._slots = asyncio.Semaphore(max_concurrency)
         self._held: Weights | None = None  # by all servers that are up
@@ -171,7 +181,8 @@ class PolicyClient:
         sticky: str = "",
     ) -> Generation:
         """Samples a continuation of `input_ids`; `sticky` names the tree, to reuse its cache."""
-        wanted = min(max_new_tokens, self._check(input_ids))
+        room, text = self._check(input_ids)
+        wanted = min(max_new_tokens, room)
         oldest = self._ages[self._held.version] if self._held else -1
         parts: list[Generation] = []  # of aborted attempts, one after the other
 
@@ -186,7 +197,9 @@ class PolicyClient:
                 # Not the same noise again after tokens that it has given already.
                 "sampling_seed": (seed + 0x9E3779B1 * len(before)) & 0x7FFFFFFF,
             }
-            meta = await self._ask(server, [*input_ids, *before], sampling_params=sampling)
+            prompt = token_text((*input_ids, *before))[0] if before else text
+            size = len(input_ids) + len(before)
+            meta = await self._ask(server, prompt, size, sampling_params=sampling)
             got = answers.read_generation(
                 meta, vocab_size=self.vocab_size, max_new_tokens=wanted - len(before)
             )
@@ -199,28 +212,32 @@ class PolicyClient:
                     parts.append(got)
                 raise _Aborted("the server aborted the request")
             self._count(meta)
-            return _joined([*parts, got])
+            return answers.joined([*parts, got])
 
         return await self._until_answered(attempt, sticky)
 
     async def score(self, input_ids: Sequence[int], *, sticky: str = "") -> list[float]:
         """Log-probs of `input_ids[1:]` given the ids before each, at temperature 1."""
-        self._check(input_ids)
+        _, text = self._check(input_ids)
 
         async def attempt(server: Server) -> list[float]:
             sampling = {"max_new_tokens": 0, "temperature": 1.0}
-            meta = await self._ask(server, input_ids, sampling_params=sampling, logprob_start_len=0)
+            asked = {"sampling_params": sampling, "logprob_start_len": 0}
+            meta = await self._ask(server, text, len(input_ids), **asked)
             scores = answers.read_scores(meta, input_ids)
             self._count(meta)
             return scores
 
         return await self._until_answered(attempt, sticky)
 
-    def _check(self, input_ids: Sequence[int]) -> int:
-        """Room left for new tokens. An id outside the vocabulary kills a real server."""
+    def _check(self, input_ids: Sequence[int]) -> tuple[int, str]:
+        """Room left for new tokens, and the ids as JSON.
+
+        An id outside the vocabulary kills a real server.
+        """
         if not input_ids:
             raise RequestRejected("generate: input_ids is empty")
-        low, high = min(input_ids), max(input_ids)
+        text, low, high = token_text(input_ids)
         if low < 0 or high >= self.vocab_size:
             bad = low if low < 0 else high
             raise RequestRejected(
@@ -233,7 +250,7 @@ class PolicyClient:
                 f"generate: a prompt of {len(input_ids)} tokens leaves no room in the context "
                 f"of {self.context_length}; end the conversation earlier"
             )
-        return room
+        return room, text
 
     async def _until_answered(self, attempt: Callable[[Server], Awaitable[T]], sticky: str) -> T:
         tried: set[Server] = set()
@@ -286,13 +303,14 @@ class PolicyClient:
         self.fleet.suspect(server, problem)
         return problem
 
-    async def _ask(self, server: Server, ids: Sequence[int], **body: Any) -> dict[str, Any]:
-        """`meta_info` of one attempt."""
-        body |= {"rid": next(self._rids), "input_ids": list(ids), "return_logprob": True}
-        data = json.dumps(body, separators=(",", ":")).encode()
+    async def _ask(self, server: Server, prompt: str, size: int, **body: Any) -> dict[str, Any]:
+        """`meta_info` of one attempt with a prompt of `size` ids, written as JSON."""
+        body |= {"rid": next(self._rids), "return_logprob": True}
+        rest = json.dumps(body, separators=(",", ":"))
+        data = f'{{"input_ids":{prompt},{rest[1:]}'.encode()
         status, headers, data = await server.generate(data, self._timeout)
         if status == 200:
-            return answers.read_meta(data, len(ids))
+            return answers.read_meta(data, size)
         if status in (429, 503):
             raise _Busy(headers.get("Retry-After", ""))
         if status >= 500 or status == 408:
@@ -371,20 +389,3 @@ def _backoff(attempt: int) -> float:
 
 def _number(text: str) -> bool:
     return text.replace(".", "", 1).isdecimal()
-
-
-def _joined(parts: Sequence[Generation]) -> Generation:
-    """One generation of what several attempts sampled one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    versions: list[tuple[str, int]] = []
-    for version, count in itertools.chain.from_iterable(part.versions for part in parts):
-        if versions and versions[-1][0] == version:
-            count += versions.pop()[1]
-        versions.append((version, count))
-    return Generation(
-        tuple(itertools.chain.from_iterable(part.token_ids for part in parts)),
-        tuple(itertools.chain.from_iterable(part.logprobs for part in parts)),
-        parts[-1].finish_reason,
-        tuple(versions),
-    )

@@ -6,6 +6,7 @@ starts it from there. After a crash at any point the next sync makes all right: 
 left, and its calls continue servers that were left paused.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -15,7 +16,7 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -82,7 +83,7 @@ async def sync(
         with _disk_errors(path):
             if first:
                 _keep_last(folder)
-            huggingface.export(params, config, path, tokenizer_dir, dtype)
+            await _to_its_end(huggingface.export, params, config, path, tokenizer_dir, dtype)
         exported = time.monotonic()
         if first:
             await client.update_weights(str(path), version, probe)
@@ -151,6 +152,15 @@ def _disk_errors(path: pathlib.Path) -> Iterator[None]:
             f"cannot write the weights to {path}: {error} ({free / 2**20:,.0f} MiB free): make "
             "room for two checkpoints"
         ) from None
+
+
+async def _to_its_end(function: Callable, *args: Any) -> None:
+    """Runs it in a thread, while requests go on; who gives up waiting waits until it is done."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        await asyncio.shield(work)
+    finally:
+        await work
 
 
 def _free_name(folder: pathlib.Path, version: str) -> pathlib.Path:
