@@ -9,10 +9,13 @@ import urllib.parse
 
 import numpy as np
 import pytest
-from conftest import ADMIN_KEY_ENV, API_KEY_ENV, CONFIG, KEYS, SERVED_CONTEXT
+from conftest import ADMIN_KEY_ENV, API_KEY_ENV, CONFIG, KEYS, SERVED_CONTEXT, make_params
 from contract import check_logprobs, generate, in_background, outputs, prompt_of, trained_logprobs
 
-from sera_jax.serving.client import PolicyClient, RequestRejected
+from sera_jax.model import huggingface
+from sera_jax.serving import weight_sync
+from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.errors import RequestRejected, UpdateRefused
 
 LONG = 200  # tokens: time to meet a request half-way
 
@@ -120,6 +123,36 @@ def test_a_bad_path_is_refused_and_the_old_weights_stay(endpoint):
     assert endpoint.call("/model_info")[1]["weight_version"] == "default"
     prompt = prompt_of(13)
     check_logprobs(endpoint, prompt, generate(endpoint, prompt, temperature=1.0), 1.0)
+
+
+def test_a_sharded_bfloat16_checkpoint_is_served(endpoint, tmp_path, restored):
+    folder = tmp_path / "bfloat16"
+    huggingface.export(make_params(1), CONFIG, folder, dtype="bfloat16", max_shard_bytes=20_000)
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    assert update(endpoint, folder, "shards")[0] == 200
+    prompt = prompt_of(22)
+    answer = generate(endpoint, prompt, temperature=1.0)
+    check_logprobs(endpoint, prompt, answer, 1.0, folder)
+
+
+def test_a_sync_is_recognised_by_its_logprobs(endpoint, monkeypatch, tmp_path, restored):
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+
+    async def talk():
+        async with PolicyClient(
+            endpoint.url, vocab_size=CONFIG.vocab_size, context_length=SERVED_CONTEXT
+        ) as client:
+            synced = await weight_sync.sync(
+                client, make_params(1), CONFIG, tmp_path, version="synced"
+            )
+            others = weight_sync.make_probe(make_params(0), CONFIG, "float32")
+            with pytest.raises(UpdateRefused, match="does not have the trainer's weights"):
+                await client.fleet.servers[0].verify(others)
+            return synced
+
+    assert asyncio.run(talk()).logprob_gap < 1e-4
+    assert endpoint.call("/model_info")[1]["weight_version"] == "synced"
 
 
 def test_an_abort_by_id_answers_with_what_there_is(endpoint):
