@@ -185,10 +185,10 @@ async def _check_servers(config) -> None:
     async with _client(config, Servers(config.server.url.split(",")), vocab_size=1) as client:
         if not await client.health():
             raise SetupError(
-                f"no policy server answers at {config.server.url} (config.server.url). "
-                "Start one, in SGLang's own environment, with\n  python -m sglang.launch_server "
-                f"--model-path {config.model.path} --host 127.0.0.1 --port 30000"
+                f"no policy server answers at {config.server.url} (config.server.url). Start one "
+                f"with\n  launch/sglang.sh {config.model.path or 'FOLDER'}"
             )
+        await client.check_context()
 
 
 @dataclasses.dataclass(frozen=True)

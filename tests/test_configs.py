@@ -106,4 +106,4 @@ def test_a_missing_server_is_named_with_the_command_that_starts_one(tmp_path):
         "--config.server.url=http://127.0.0.1:9",
     )
     assert "no policy server answers at http://127.0.0.1:9" in done.stderr
-    assert "sglang.launch_server" in done.stderr and "Traceback" not in done.stderr
+    assert "launch/sglang.sh" in done.stderr and "Traceback" not in done.stderr

@@ -332,6 +332,17 @@ class PolicyClient:
             return False
         return True
 
+    async def check_context(self) -> None:
+        """Raises where a server refuses prompts that this client lets pass."""
+        for server in self.fleet.servers:
+            limit = (await server.limits())["max_req_input_len"]
+            if limit < self.context_length:
+                raise PolicyServerError(
+                    f"{server.url} takes prompts of less than {limit} tokens, and a context of "
+                    f"{self.context_length} is configured: start it with "
+                    f"--context-length={self.context_length + 6} or more"
+                )
+
     async def abort_all(self) -> None:
         body = {"rid": "", "abort_all": True}
         calls = (server.call("POST", "/abort_request", body) for server in self.fleet.servers)

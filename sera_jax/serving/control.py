@@ -100,6 +100,14 @@ class Server:
             raise PolicyServerError(f"{self.url}/model_info answered {status}: {words(data)}")
         return answer
 
+    async def limits(self) -> dict[str, Any]:
+        """What it takes; prompts are shorter than "max_req_input_len"."""
+        status, data = await self.call("GET", "/server_info", timeout=30.0)
+        answer = _object(data)
+        if status != 200 or not isinstance(answer.get("max_req_input_len"), int):
+            raise PolicyServerError(f"{self.url}/server_info answered {status}: {words(data)}")
+        return answer
+
     async def put(self, weights: Weights) -> None:
         """Serves `weights` from here on; the caller holds `lock`.
 

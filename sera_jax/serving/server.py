@@ -136,6 +136,7 @@ async def server_info(served: Served, http: web.Request) -> web.Response:
         {
             "model_path": served.model_path,
             "context_length": engine.context,
+            "max_req_input_len": engine.context,  # prompts are shorter, here by one at least
             "max_total_num_tokens": sum(r.shapes.slots * engine.context for r in engine.replicas),
             "max_running_requests": sum(r.shapes.slots for r in engine.replicas),
             "replicas": len(engine.replicas),

@@ -15,7 +15,7 @@ from contract import check_logprobs, generate, in_background, outputs, prompt_of
 from sera_jax.model import huggingface
 from sera_jax.serving import weight_sync
 from sera_jax.serving.client import PolicyClient
-from sera_jax.serving.errors import RequestRejected, UpdateRefused
+from sera_jax.serving.errors import PolicyServerError, RequestRejected, UpdateRefused
 
 LONG = 200  # tokens: time to meet a request half-way
 
@@ -274,6 +274,7 @@ def test_the_client_speaks_this_api(endpoint, checkpoints, monkeypatch, restored
             endpoint.url, vocab_size=CONFIG.vocab_size, context_length=SERVED_CONTEXT
         ) as client:
             assert await client.health()
+            await client.check_context()
             one = await client.generate(prompt, max_new_tokens=9999, **options)
             scores = await client.score([*prompt, *one.token_ids[:-1]])
             with pytest.raises(RequestRejected, match="outside the vocabulary"):
@@ -282,6 +283,14 @@ def test_the_client_speaks_this_api(endpoint, checkpoints, monkeypatch, restored
             two = await client.generate(prompt, max_new_tokens=4, **options)
             return one, scores, two, client.counters
 
+    async def ask_for_more():
+        async with PolicyClient(
+            endpoint.url, vocab_size=CONFIG.vocab_size, context_length=SERVED_CONTEXT + 1
+        ) as client:
+            await client.check_context()
+
+    with pytest.raises(PolicyServerError, match="--context-length=263 or more"):
+        asyncio.run(ask_for_more())
     one, scores, two, counters = asyncio.run(talk())
     assert one.finish_reason == "length" and len(one.token_ids) == SERVED_CONTEXT - 20
     np.testing.assert_allclose(scores[19:], one.logprobs[:-1], atol=1e-4)
