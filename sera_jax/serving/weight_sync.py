@@ -22,9 +22,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from safetensors import SafetensorError
 
+from sera_jax import hosts
 from sera_jax.model import huggingface, logprobs, qwen3, sharding
 from sera_jax.serving.client import PolicyClient, PolicyServerError, Probe, Weights
 
@@ -74,7 +74,7 @@ async def sync(
     the others return, or fail, when it does.
     """
     folder = pathlib.Path(folder).resolve()  # a server has a working directory of its own
-    first = jax.process_index() == 0
+    first = hosts.is_first()
     probe = make_probe(params, config, dtype, mesh)
     begin = time.monotonic()
     path = _free_name(folder, version)
@@ -92,7 +92,7 @@ async def sync(
             _keep_last(folder)
         done = True
     finally:
-        done = _agreed(done)
+        done = hosts.from_first(done)
     if not done:
         raise PolicyServerError("the first process could not sync the weights: see its last line")
     if not first:
@@ -183,10 +183,3 @@ def _keep_last(folder: pathlib.Path) -> None:
     for other in folder.glob("version-*"):
         if last is None or str(other) != last.path:
             shutil.rmtree(other, ignore_errors=True)
-
-
-def _agreed(done: bool) -> bool:
-    """What the first process says, on all of them."""
-    if jax.process_count() == 1:
-        return done
-    return bool(multihost_utils.broadcast_one_to_all(np.array(done)))
