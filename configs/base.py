@@ -126,6 +126,7 @@ def common() -> ml_collections.ConfigDict:
     config.train.weight_decay = 0.017
     config.train.b1 = 0.9
     config.train.b2 = 0.95
+    config.train.mu_dtype = "float32"  # of AdamW's first moment, or "bfloat16"
     config.train.eps = 1e-8
     config.train.clip_norm = 1.0
 

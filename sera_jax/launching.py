@@ -14,12 +14,11 @@ from types import ModuleType
 
 import jax
 
-from sera_jax import checkpoints, credit, hosts, metrics, schedule, supervision, train, train_step
+from sera_jax import checkpoints, credit, hosts, metrics, schedule, train, train_step
 from sera_jax.evaluate import EvaluationError
 from sera_jax.external.answers import ExternalError
 from sera_jax.model import huggingface, sharding
 from sera_jax.rollout.prompts import Prompts
-from sera_jax.sampled import Sampled
 from sera_jax.sampler import Sampler
 from sera_jax.serving import embedded, sglang, weight_sync
 from sera_jax.serving.client import PolicyClient, PolicyServerError
@@ -288,6 +287,7 @@ def prepare(
         weight_decay=config.train.weight_decay,
         b1=config.train.b1,
         b2=config.train.b2,
+        mu_dtype=config.train.mu_dtype,
         eps=config.train.eps,
         clip_norm=config.train.clip_norm,
     )
@@ -314,15 +314,7 @@ def prepare(
         ),
         sampler=make_sampler(config, first, model.vocab_size, servers, evaluator),
     )
-    restored = training.checkpoints.restore_latest(training.state)
-    if restored:
-        training.state, training.step = restored.state, restored.step
-        training.seconds = restored.extras["seconds"]
-        training.supervision = restored.extras["supervision"]
-        if hosts.is_first():  # counters of all processes are summed
-            training.sampler.counters = supervision.Counters(training.supervision)
-        if pending := restored.extras["pending"]:
-            training.pending = Sampled.from_text(pending)
+    if train.restore(training):
         print(f"resuming after step {training.step}")
     return training
 

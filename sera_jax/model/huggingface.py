@@ -1,10 +1,11 @@
 """Qwen3 checkpoints in the Hugging Face layout: sharded safetensors, index, config.json."""
 
+import functools
 import json
 import math
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -55,7 +56,11 @@ class CheckpointError(ValueError):
 def load(
     path: str | pathlib.Path, *, dtype: Any = jnp.float32, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[qwen3.Params, qwen3.Config]:
-    """Reads a checkpoint folder. With a mesh, each parameter goes to its devices as it is read."""
+    """Reads a checkpoint folder.
+
+    With a mesh, a host reads of each parameter only what its devices hold, one parameter after
+    the other.
+    """
     folder = pathlib.Path(path)
     config = qwen3.Config.from_huggingface(_read_json(folder / "config.json"))
     files = _tensor_files(folder)
@@ -63,15 +68,15 @@ def load(
     leaves, structure = jax.tree.flatten_with_path(
         qwen3.parameters(config), is_leaf=qwen3.is_parameter
     )
-    read = _Reader(files)
-    out = []
+    read, out = _Reader(files), []
     for key_path, leaf in leaves:
-        value = _read_leaf(read, key_path[-1].key, leaf, np.dtype(dtype))
+        part = functools.partial(_read_part, read, key_path[-1].key, leaf, np.dtype(dtype))
         if mesh is None:
-            out.append(jnp.asarray(value))
+            out.append(jnp.asarray(part(tuple(map(slice, leaf.shape)))))
         else:
             spec = sharding.spec(leaf.axes, leaf.shape, mesh)
-            out.append(sharding.place(value, jax.sharding.NamedSharding(mesh, spec)))
+            target = jax.sharding.NamedSharding(mesh, spec)
+            out.append(jax.make_array_from_callback(leaf.shape, target, _once_each(part)))
     return structure.unflatten(out), config
 
 
@@ -163,8 +168,13 @@ def _their_layout(value: np.ndarray, key: str) -> np.ndarray:
 def _their_shape(shape: tuple[int, ...], key: str) -> tuple[int, ...]:
     if len(shape) == 1:
         return shape
-    inputs = 2 if key == "o" else 1  # only the output projection reads heads x head size
+    inputs = _inputs(key)
     return math.prod(shape[inputs:]), math.prod(shape[:inputs])
+
+
+def _inputs(key: str) -> int:
+    """How many of a layer's dimensions it reads: only the output projection's are two."""
+    return 2 if key == "o" else 1
 
 
 def _their_shapes(config: qwen3.Config) -> dict[str, tuple[int, ...]]:
@@ -244,21 +254,52 @@ class _Reader:
             self.handles[path] = safe_open(path, "np")
         return self.handles[path]
 
-    def __call__(self, name: str) -> np.ndarray:
-        return self._open(name).get_tensor(name)
+    def __call__(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return self._open(name).get_slice(name)[index]
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._open(name).get_slice(name).get_shape())
 
 
-def _read_leaf(read: _Reader, key: str, leaf: qwen3.Parameter, dtype: np.dtype) -> np.ndarray:
+def _once_each(part: Callable) -> Callable:
+    """Replicas on several devices of a host are read once."""
+    found = {}
+
+    def read(index):
+        key = str(index)
+        if key not in found:
+            found[key] = part(index)
+        return found[key]
+
+    return read
+
+
+def _read_part(
+    read: _Reader, key: str, leaf: qwen3.Parameter, dtype: np.dtype, index: tuple[slice, ...]
+) -> np.ndarray:
+    """The part of a parameter at `index`, read from the files in their layout."""
+    index = tuple(slice(*i.indices(size)[:2]) for i, size in zip(index, leaf.shape, strict=True))
     if key not in LAYER:
-        return read(TOP.get(key, HEAD)).astype(dtype)
-    out = np.empty(leaf.shape, dtype)
-    for index in range(leaf.shape[0]):
-        tensor = read(_layer_name(index, key))
-        out[index] = (tensor if tensor.ndim == 1 else tensor.T).reshape(leaf.shape[1:])
+        return read(TOP.get(key, HEAD), index).astype(dtype)
+    shape = leaf.shape[1:]
+    if len(shape) == 1:
+        theirs = index[1:]
+    else:
+        inputs = _inputs(key)
+        rows = _flat(index[1 + inputs :], shape[inputs:])
+        theirs = (rows, _flat(index[1 : 1 + inputs], shape[:inputs]))
+    layers = range(leaf.shape[0])[index[0]]
+    out = np.empty([i.stop - i.start for i in index], dtype)
+    for place, layer in enumerate(layers):
+        tensor = read(_layer_name(layer, key), theirs)
+        out[place] = (tensor if tensor.ndim == 1 else tensor.T).reshape(out.shape[1:])
     return out
+
+
+def _flat(index: tuple[slice, ...], shape: tuple[int, ...]) -> slice:
+    """Place in the flattened dimension of a part that is cut along the first dimension only."""
+    rest = math.prod(shape[1:])
+    return slice(index[0].start * rest, index[0].stop * rest)
 
 
 def _to_host(value: Any) -> np.ndarray:

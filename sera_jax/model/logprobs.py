@@ -69,9 +69,10 @@ def loss_gradients(
         whole = sharding.spec(("vocab", None), matrix.shape, mesh)
         rows = sharding.spec(("batch", None), batch.targets.shape, mesh)
         split = sharding.spec(("vocab", "embed"), matrix.shape, mesh)
+    vocab_axis = whole[0] if whole[0] and mesh.shape[whole[0]] > 1 else None
 
     def on_one_device(matrix, hidden, batch):
-        shard = _Shard(matrix, temperature, vocab_axis=whole[0])
+        shard = _Shard(matrix, temperature, vocab_axis)
         sums, d_matrix, d_hidden = _chunked(shard, hidden, batch, objective, chunk)
         for axis in rows[0] if rows else ():
             sums = jax.lax.psum(sums, axis)

@@ -187,7 +187,9 @@ def forward(
 
 def embed(params: Params, tokens: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
     """Token ids [...] -> [..., D]."""
-    return params["embed"].astype(dtype)[tokens]
+    # Looked up before the cast: the gradient of a frequent token is a sum of thousands, which
+    # bfloat16 would not hold.
+    return params["embed"][tokens].astype(dtype)
 
 
 def rope_table(positions: jax.Array, config: Config) -> tuple[jax.Array, jax.Array]:
