@@ -362,6 +362,19 @@ def stop(run: Run) -> NoReturn:
     raise run.trouble
 
 
+def restore(run: Run) -> bool:
+    """Takes the run to its newest checkpoint; False where there is none."""
+    restored = run.checkpoints.restore_latest(run.state)
+    if restored is None:
+        return False
+    run.state, run.step, extras = restored.state, restored.step, restored.extras
+    run.seconds, run.supervision = extras["seconds"], extras["supervision"]
+    run.pending = Sampled.from_text(extras["pending"]) if extras["pending"] else None
+    if hosts.is_first():  # the counters of all processes are summed
+        run.sampler.counters = supervision.Counters(run.supervision)
+    return True
+
+
 def save(run: Run) -> None:
     """Checkpoints this moment, unless it is saved already."""
     if run.step and run.checkpoints.latest_step != run.step:
