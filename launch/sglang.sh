@@ -19,20 +19,20 @@ import sys
 import jax
 from sera_jax.model import huggingface, qwen3
 
-config = qwen3.Config(512, 64, 128, 2, 2, 1, 32, 1e4, max_position_embeddings=512)
+config = qwen3.Config(512, 64, 128, 2, 2, 1, 32, 1e4, max_position_embeddings=1024)
 huggingface.export(qwen3.init(jax.random.key(0), config), config, sys.argv[1])
 EOF
 fi
 
 flags=(--host 127.0.0.1 --weight-version default --skip-tokenizer-init)
 gpus=()
-if command -v nvidia-smi > /dev/null; then
+if nvidia-smi > /dev/null 2>&1; then
     all=$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd,)
     IFS=, read -ra gpus <<< "${CUDA_VISIBLE_DEVICES-$all}"
 fi
 if [ ${#gpus[@]} -gt 0 ]; then
     kind=cuda
-    # 6 tokens more than trees may use (SGLang keeps them for itself): 13,312 and 512.
+    # 6 tokens more than trees may use (SGLang keeps them for itself).
     # Logits in float32 as the trainer's are; prompts with the longest cached prefix go first.
     flags+=(--context-length 13318 --mem-fraction-static 0.85 --enable-fp32-lm-head)
     flags+=(--schedule-policy lpm --enable-metrics --enable-cache-report)
@@ -42,7 +42,7 @@ else
 fi
 python=$("$root/third_party/sglang/install.sh" "$kind")
 
-trap 'kill $(jobs -p) 2> /dev/null' EXIT
+trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 urls=()
 for i in "${!gpus[@]}"; do
     port=$((30000 + i))
