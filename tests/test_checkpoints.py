@@ -1,6 +1,10 @@
 import functools
 import gc
 import logging
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +118,14 @@ def test_keeps_the_newest(tmp_path):
         assert saved.steps == [3, 4] and saved.latest_step == 4
 
 
+def test_keeps_every_nth_step_beside_the_newest(tmp_path):
+    with Checkpoints(tmp_path, keep=1, keep_every=4) as saved:
+        for step in range(2, 12, 2):
+            saved.save(step, make_state(step), EXTRAS)
+        saved.wait()
+        assert saved.steps == [4, 8, 10]
+
+
 @pytest.mark.parametrize("damage", [cut, flip_one_bit, lose_a_file])
 def test_a_damaged_newest_one_is_named_and_the_one_before_is_used(tmp_path, caplog, damage):
     save_steps(tmp_path, (1, 2))
@@ -136,6 +148,59 @@ def test_an_interrupted_save_leaves_no_checkpoint(tmp_path):
     (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
     with Checkpoints(tmp_path) as saved:
         assert saved.restore_latest(make_state()).step == 1
+        saved.save(2, make_state(2), EXTRAS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_changed_extras_are_damage(tmp_path):
+    save_steps(tmp_path, (1, 2))
+    path = tmp_path / "2" / "extras" / "metadata"
+    path.write_text(path.read_text().replace('"judge_calls": 12', '"judge_calls": 13'))
+    with Checkpoints(tmp_path) as saved:
+        assert saved.restore_latest(make_state()).step == 1
+
+
+OTHER_MESHES = """
+import sys
+import jax, numpy as np
+sys.path.insert(0, "tests")
+from sera_jax import batching, checkpoints, train_step
+from sera_jax.model import qwen3, sharding
+from test_train_step import CONFIG, ragged
+
+batches = batching.pack(ragged(), row_length=[16], rows=8)
+optimizer = train_step.make_optimizer(1e-2)
+
+
+def fresh(mesh, seed):
+    setup = train_step.Setup(CONFIG, optimizer, chunk=8, mesh=mesh)
+    return setup, train_step.init_state(qwen3.init(jax.random.key(seed), CONFIG), setup)
+
+
+setup, state = fresh(sharding.make_mesh(8), 0)
+state, _ = train_step.update(state, batches, "cispo", setup)
+with checkpoints.Checkpoints(sys.argv[1]) as saved:
+    saved.save(1, state, {})
+    saved.wait()
+    for sizes in ((4, 2, 1), (1, 1, 1)):
+        mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: np.prod(sizes)])
+        setup, template = fresh(mesh, 1)
+        restored = saved.restore_latest(template).state
+        for a, b, c in zip(*map(jax.tree.leaves, (state, restored, template)), strict=True):
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+            assert b.sharding == c.sharding, (sizes, b.sharding)
+"""
+
+
+def test_restores_onto_another_mesh(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_MESHES, str(tmp_path)],
+        cwd=pathlib.Path(__file__).parents[1],
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_state_of_another_shape_is_refused_and_nothing_is_moved(tmp_path):
