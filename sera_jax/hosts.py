@@ -100,7 +100,7 @@ def gather_bytes(data: bytes) -> list[bytes]:
         padded = np.zeros(1 << int(lengths.max() - 1).bit_length(), np.uint8)
         padded[: len(data)] = np.frombuffer(data, np.uint8)
         rows = multihost_utils.process_allgather(padded)
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # which of them is the backend's
         raise HostError(_lost(error)) from None
     return [
         zlib.decompress(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)
@@ -159,6 +159,8 @@ def ending_at_once() -> Iterator[None]:
         yield
     except SystemExit as error:
         end(error.code)
+    except HostError as error:
+        end(error)
     except jax.errors.JaxRuntimeError as error:
         if count() == 1:
             raise
