@@ -9,9 +9,10 @@ an agent at work, `rubric` and `score` for grading one. `full` speaks to an inst
 `compact` spends few tokens for the small model; both ask for the same protocol.
 """
 
+import functools
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +47,7 @@ class Prompts:
         )
         self._templates = {p.stem: environment.get_template(p.name) for p in folder.glob("*.jinja")}
         self.tokenizer = tokenizer
+        self._encode, self._decode = _fast_codec(tokenizer)
         specials = sorted(set(tokenizer.all_special_tokens), key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials)) or r"(?!)")
         self._turn = _next_turn_text(tokenizer)
@@ -138,7 +140,7 @@ class Prompts:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of generated ids, without the special tokens that frame a turn."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        return self._decode(list(ids), skip_special_tokens=True)
 
     def _conversation(self, values: dict[str, Any], **templates: str) -> list[int]:
         """Ids of the messages that templates give by role, empty ones left out."""
@@ -159,7 +161,21 @@ class Prompts:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as it stands, no special tokens added."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self._encode(text)
+
+
+def _fast_codec(tokenizer) -> tuple[Callable, Callable]:
+    """encode(text) and decode(ids, skip_special_tokens) without special tokens added.
+
+    What transformers wraps around a Rust tokenizer costs as much CPU as a request to a server:
+    every text goes through a pool of threads as a batch of one.
+    """
+    rust = getattr(tokenizer, "backend_tokenizer", None)
+    if rust is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        return functools.partial(tokenizer.encode, add_special_tokens=False), tokenizer.decode
+    rust.no_truncation()
+    rust.no_padding()
+    return lambda text: rust.encode(text, add_special_tokens=False).ids, rust.decode
 
 
 def _most(render, count: int) -> list[int] | None:

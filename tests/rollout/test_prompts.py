@@ -205,3 +205,15 @@ def test_a_template_that_rewrites_messages_is_refused(tokenizer):
     other.chat_template = "{% for m in messages %}{{ m.content[:0] }}{% endfor %}"
     with pytest.raises(ValueError, match="does not keep messages"):
         wording.Prompts(other, "textworld_sync", "full")
+
+
+def test_ids_and_texts_are_those_of_the_tokenizer(prompts):
+    tokenizer = prompts.tokenizer
+    for text in (
+        "",
+        " take  carrot ,\n<action>go</action> \u00e9\U0001f955",
+        tokenizer.eos_token * 2,
+    ):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert prompts.encode(text) == ids
+        assert prompts.decode(tuple(ids)) == tokenizer.decode(ids, skip_special_tokens=True)
