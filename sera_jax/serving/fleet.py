@@ -9,7 +9,7 @@ import asyncio
 import functools
 import hashlib
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Protocol
 
 from sera_jax.serving.control import Server, Weights
@@ -26,6 +26,8 @@ class Keeper(Protocol):
     failure: str  # why no server will come back, "" while one may
 
     def complain(self, url: str, problem: str) -> None: ...
+
+    def loading(self) -> Collection[str]: ...
 
 
 class Fleet:

@@ -34,6 +34,7 @@ class Child:
     process: subprocess.Popen
     answered: float  # when it last did
     complaint: str = ""  # of its client
+    loading: str = ""  # the checkpoint that it starts from, until it answers
     deaths: deque[float] = field(default_factory=deque)
 
     @property
@@ -92,6 +93,10 @@ class Supervisor:
             if child.url == url:
                 child.complaint = problem
 
+    def loading(self) -> set[str]:
+        """Checkpoints that must stay where they are: servers are starting from them."""
+        return {child.loading for child in self.children}
+
     def __enter__(self) -> "Supervisor":
         try:
             for number in range(self._count):
@@ -147,7 +152,7 @@ class Supervisor:
             self.counters["servers_hung"] += 1
             return f"is of no use ({child.complaint})"
         if answers(child.url, timeout=min(self._hang_timeout, 10.0)):
-            child.answered = time.monotonic()
+            child.answered, child.loading = time.monotonic(), ""
         elif time.monotonic() - child.answered > self._hang_timeout:
             self.counters["servers_hung"] += 1
             return f"did not answer for {self._hang_timeout:g} s"
@@ -166,6 +171,7 @@ class Supervisor:
             )
             return
         weights = self._last_synced() or self._first
+        child.loading = weights.path
         self.counters["server_restarts"] += 1
         number = self.counters["server_restarts"]
         _say(

@@ -2,8 +2,9 @@
 
 The folder of exports holds at most two checkpoints, the one that the servers have and the one they
 get, and `last.json`, which names the one of the last complete sync: whoever restarts a server
-starts it from there. After a crash at any point the next sync makes all right: it clears what was
-left, and its calls continue servers that were left paused.
+starts it from there, and what a server is starting from is kept until it answers. After a crash at
+any point the next sync makes all right: it clears what was left, and its calls continue servers
+that were left paused.
 """
 
 import asyncio
@@ -80,16 +81,16 @@ async def sync(
     path = _free_name(folder, version)
     done = False
     try:
-        with _disk_errors(path):
+        with _disk_errors(path, client):
             if first:
-                _keep_last(folder)
+                _keep_last(folder, client)
             await _to_its_end(huggingface.export, params, config, path, tokenizer_dir, dtype)
         exported = time.monotonic()
         if first:
             await client.update_weights(str(path), version, probe)
-            with _disk_errors(path):
+            with _disk_errors(path, client):
                 _write_last(folder, path, version)
-            _keep_last(folder)
+            _keep_last(folder, client)
         done = True
     finally:
         done = hosts.from_first(done)
@@ -141,12 +142,12 @@ def _score(params: qwen3.Params, tokens: Any, config: qwen3.Config, dtype: str, 
 
 
 @contextlib.contextmanager
-def _disk_errors(path: pathlib.Path) -> Iterator[None]:
+def _disk_errors(path: pathlib.Path, client: PolicyClient) -> Iterator[None]:
     """What goes wrong while `path` is written, as one line; the unfinished export is removed."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # safetensors wraps what the disk says
-        _keep_last(path.parent)
+        _keep_last(path.parent, client)
         free = shutil.disk_usage(path.parent).free
         raise ExportFailed(
             f"cannot write the weights to {path}: {error} ({free / 2**20:,.0f} MiB free): make "
@@ -177,9 +178,11 @@ def _write_last(folder: pathlib.Path, path: pathlib.Path, version: str) -> None:
     os.replace(beside, folder / LAST)
 
 
-def _keep_last(folder: pathlib.Path) -> None:
-    """Deletes all exports, finished or not, but the last one that was synced."""
+def _keep_last(folder: pathlib.Path, client: PolicyClient) -> None:
+    """Deletes all exports, finished or not, but the last synced and those that are being read."""
     last = last_synced(folder)
+    kept = {last.path} if last else set()
+    kept.update(client.keeper.loading() if client.keeper else ())
     for other in folder.glob("version-*"):
-        if last is None or str(other) != last.path:
+        if str(other) not in kept:
             shutil.rmtree(other, ignore_errors=True)

@@ -240,6 +240,27 @@ def test_a_dead_or_hung_server_is_restarted_with_the_last_good_weights(how, tmp_
     assert seen in out and "restarting it with weights '7'" in out and "is back after" in out
 
 
+def test_what_a_restarting_server_reads_is_kept_until_it_answers(tmp_path):
+    """SGLang takes half a minute to start, in which training goes on."""
+
+    async def use(policy, keeper):
+        weights = weight_sync.last_synced(tmp_path)
+        assert weights.version == "1" and keeper.loading() == {""}
+        os.kill(keeper.children[0].process.pid, signal.SIGKILL)
+        await until(lambda: keeper.loading() == {weights.path})
+        weight_sync._write_last(tmp_path, tmp_path / "version-2", "2")
+        weight_sync._keep_last(tmp_path, policy)
+        assert exports(tmp_path) == ["version-1", "version-2"]
+        await until(lambda: keeper.loading() == {""})
+        weight_sync._keep_last(tmp_path, policy)
+        assert exports(tmp_path) == ["version-2"]
+
+    for version in ("1", "2"):
+        (tmp_path / f"version-{version}").mkdir()
+    weight_sync._write_last(tmp_path, tmp_path / "version-1", "1")
+    supervised(tmp_path, use, weights=weight_sync.last_synced(tmp_path))
+
+
 def test_a_server_that_is_well_and_of_no_use_is_restarted(tmp_path, capsys):
     async def use(policy, keeper):
         pid = keeper.children[0].process.pid
