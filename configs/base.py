@@ -129,6 +129,7 @@ def common() -> ml_collections.ConfigDict:
     config.train.mu_dtype = "float32"  # of AdamW's first moment, or "bfloat16"
     config.train.eps = 1e-8
     config.train.clip_norm = 1.0
+    config.train.share_prefixes = False  # computed once where that pays (prefixes.py)
 
     config.mesh = ml_collections.ConfigDict()  # of the trainer; the devices left are "data"
     config.mesh.fsdp = 1
@@ -196,6 +197,7 @@ def paper() -> ml_collections.ConfigDict:
     config.train.learning_rate = 3e-6
     config.train.warmup_steps = 1  # 0.1 % of the steps, at least one
     config.train.row_lengths = (8_192, 16_384)
+    config.train.share_prefixes = True
     config.train.rows = 8
     config.train.remat = "full"
     config.train.logprob_chunk = 1_024

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from sera_jax import advantages as credit
-from sera_jax import trees
+from sera_jax import prefixes, trees
 from sera_jax.rollout.protocol import parse
 from sera_jax.rollout.spans import token_span
 
@@ -50,7 +50,7 @@ ARRAYS = ("tokens", "mask", "behavior_logprobs", "advantages")
 
 @flax.struct.dataclass
 class Batch:
-    """One micro-batch, every field [B, T]. All but `tokens`, `segment_ids` and `positions`
+    """One micro-batch, every array [B, T]. All but `tokens`, `segment_ids` and `positions`
     speak of `targets[b, t]`, the token that follows `tokens[b, t]` in its segment."""
 
     tokens: Array
@@ -61,6 +61,7 @@ class Batch:
     behavior_logprobs: Array
     advantages: Array
     weights: Array  # depth weight w_d of the sequence (METHOD 4)
+    shared: prefixes.Shared | None = None  # attention's layout where prefixes are shared
 
 
 def supervised(tokens: Seq[int], mask: Seq[bool], depth: int = 0) -> Sequence:
@@ -145,7 +146,12 @@ def from_call(call: trees.Call, advantage: float, depth: int) -> Sequence:
 
 
 def pack(
-    sequences: Iterable[Sequence], *, row_length: Seq[int], rows: int, keep_idle: bool = True
+    sequences: Iterable[Sequence],
+    *,
+    row_length: Seq[int],
+    rows: int,
+    keep_idle: bool = True,
+    share_prefixes: bool = False,
 ) -> list[Batch]:
     """Packs one optimizer batch into micro-batches of shape [rows, T], T one of `row_length`.
 
@@ -153,27 +159,32 @@ def pack(
     the shortest sufficient length is opened. Sequences without a trained token are dropped, and
     depth weights are those of all that remain (METHOD 4), so that they do not depend on packing.
     Without `keep_idle`, sequences whose advantages are all 0 get no row: no gradient comes of them.
+    With `share_prefixes`, beginnings that sequences share are computed once where that pays.
     """
     kept = [sequence for sequence in sequences if sequence.trained]
     weights = credit.depth_weights([sequence.depth for sequence in kept]) if kept else []
-    lengths = sorted(row_length)
+    groups = [
+        prefixes.Group([sequence], [weight])
+        for sequence, weight in zip(kept, weights, strict=True)
+        if keep_idle or not sequence.idle
+    ]
+    lengths, room = sorted(row_length), 1
+    if share_prefixes and groups:
+        joined = prefixes.grouped(groups, lengths[-1])
+        if prefixes.saving(joined) >= prefixes.PAYS:
+            groups, room = joined, prefixes.ROOM
     opened: list[_Rows] = []
     # sorted() is stable: equal lengths keep their order, and packing is reproducible.
-    for sequence, weight in sorted(
-        zip(kept, weights, strict=True), key=lambda pair: -len(pair[0].tokens)
-    ):
-        if sequence.idle and not keep_idle:
-            continue
-        needed = len(sequence.tokens) - 1
-        if not any(batch.add(sequence, weight) for batch in opened):
-            fitting = [length for length in lengths if length >= needed]
+    for group in sorted(groups, key=lambda group: -group.size):
+        if not any(batch.add(group) for batch in opened):
+            fitting = [n for n in lengths if group.size <= n and group.attended <= room * n]
             if not fitting:
                 raise ValueError(
-                    f"a sequence of {len(sequence.tokens)} tokens fits no row of {lengths}; "
+                    f"a sequence of {group.size + 1} tokens fits no row of {lengths}; "
                     "raise row_length, or lower the context length of the rollouts"
                 )
-            opened.append(_Rows(rows, fitting[0]))
-            opened[-1].add(sequence, weight)
+            opened.append(_Rows(rows, fitting[0], room))
+            opened[-1].add(group)
     return [batch.finish() for batch in opened]
 
 
@@ -181,47 +192,61 @@ def one_a_row(nodes: Seq[trees.Node], length: int, rows: int) -> Batch:
     """Whole trajectories, a row each in their order, for scoring; rows left over are empty."""
     filled = _Rows(rows, length)
     for row, node in enumerate(nodes):
-        filled.put(row, _from_node(node, 0.0), 1.0)
+        filled.put(row, prefixes.Group([_from_node(node, 0.0)], [1.0]))
     return filled.finish()
 
 
 class _Rows:
-    """A micro-batch being filled."""
+    """A micro-batch being filled; `room` as prefixes.ROOM, or 1 where nothing is shared."""
 
-    def __init__(self, rows: int, length: int):
-        self.length, self.used, self.segments = length, [0] * rows, [0] * rows
+    def __init__(self, rows: int, length: int, room: int = 1):
+        self.length, self.room = length, room
+        self.used, self.attended, self.segments = [0] * rows, [0] * rows, [0] * rows
         kinds = {name: np.int32 for name in ("tokens", "targets", "segment_ids", "positions")}
         kinds |= {"mask": np.bool_}
         kinds |= {name: np.float32 for name in ("behavior_logprobs", "advantages", "weights")}
         self.arrays = {name: np.zeros((rows, length), kind) for name, kind in kinds.items()}
+        self.homes = np.zeros((rows, length), np.int32)
+        self.places, self.attended_ids = np.zeros((2, rows, room * length), np.int32)
 
-    def add(self, sequence: Sequence, weight: float) -> bool:
-        """Puts the sequence into the first row with room; False where none has."""
-        size = len(sequence.tokens) - 1
-        rows = zip(self.used, self.segments, strict=True)
-        free = (u + size <= self.length and n < MAX_SEGMENTS for u, n in rows)
-        row = next((r for r, fits in enumerate(free) if fits), None)
-        if row is None:
-            return False
-        self.put(row, sequence, weight)
-        return True
+    def add(self, group: prefixes.Group) -> bool:
+        """Puts the group into the first row with room; False where none has."""
+        for row, used in enumerate(self.used):
+            if (
+                used + group.size <= self.length
+                and self.attended[row] + group.attended <= self.room * self.length
+                and self.segments[row] + len(group.sequences) <= MAX_SEGMENTS
+            ):
+                self.put(row, group)
+                return True
+        return False
 
-    def put(self, row: int, sequence: Sequence, weight: float) -> None:
-        size = len(sequence.tokens) - 1
-        self.segments[row] += 1
-        values = {
-            "tokens": sequence.tokens[:-1],
-            "targets": sequence.tokens[1:],
-            "segment_ids": self.segments[row],
-            "positions": np.arange(size),
-            "mask": sequence.mask[1:],
-            "behavior_logprobs": sequence.behavior_logprobs[1:],
-            "advantages": sequence.advantages[1:],
-            "weights": weight,
-        }
-        for name, value in values.items():
-            self.arrays[name][row, self.used[row] : self.used[row] + size] = value
-        self.used[row] += size
+    def put(self, row: int, group: prefixes.Group) -> None:
+        first = self.used[row]
+        for sequence, weight, inputs in prefixes.ends(group):
+            self.segments[row] += 1
+            targets = slice(inputs.start + 1, inputs.stop + 1)
+            values = {
+                "tokens": sequence.tokens[inputs],
+                "targets": sequence.tokens[targets],
+                "segment_ids": self.segments[row],
+                "positions": np.arange(inputs.start, inputs.stop),
+                "mask": sequence.mask[targets],
+                "behavior_logprobs": sequence.behavior_logprobs[targets],
+                "advantages": sequence.advantages[targets],
+                "weights": weight,
+            }
+            own = slice(self.used[row], self.used[row] + inputs.stop - inputs.start)
+            for name, value in values.items():
+                self.arrays[name][row, own] = value
+            self.used[row] = own.stop
+            # In attention the sequence is whole again: the prefix, then its own inputs.
+            start, stop = self.attended[row], self.attended[row] + inputs.stop
+            self.places[row, start:stop] = np.r_[first : first + inputs.start, own]
+            self.homes[row, own] = np.arange(start + inputs.start, stop)
+            self.attended_ids[row, start:stop] = self.segments[row]
+            self.attended[row] = stop
 
     def finish(self) -> Batch:
-        return Batch(**self.arrays)
+        shared = prefixes.Shared(self.places, self.homes, self.attended_ids)
+        return Batch(**self.arrays, shared=shared if self.room > 1 else None)

@@ -92,13 +92,14 @@ async def train(run: Run) -> str | None:
                 if not await optimizer_step(run, journal):
                     break
             await stop_sampling(run)
-            if run.trouble:
+            if run.trouble and not run.interrupt.asked:
                 stop(run)
             save(run)
             run.checkpoints.wait()  # measured weights must not be lost and trained anew
             # Nothing was trained where there are no steps: one measurement says all.
             after = await held_out(run, "after") if config.train.steps else {}
-    return None if run.interrupt.asked else closing_table(run, before, after)
+    # Not by run.interrupt: an interrupt from here on may have reached some processes only.
+    return None if before is None or after is None else closing_table(run, before, after)
 
 
 async def optimizer_step(run: Run, journal: Journal) -> bool:
@@ -127,8 +128,9 @@ async def optimizer_step(run: Run, journal: Journal) -> bool:
         row_length=config.train.row_lengths,
         rows=config.train.rows,
         keep_idle=False,
+        share_prefixes=config.train.share_prefixes,
     )
-    record |= step_metrics(run, got, credited, batches)
+    record |= metrics.version_lag(got.trees, int(run.state.step))
 
     # ---- Trees for the report, with what the trainer makes of their tokens before the update
     some = slice(None, None, max(1, len(got.trees) // config.run.save_trees))  # of all tasks
@@ -148,13 +150,17 @@ async def optimizer_step(run: Run, journal: Journal) -> bool:
     with run.timed("syncing", record):
         if batches:
             record["sync"] = await sync(run)
-    record |= updated | {"seconds_servers_idle": time.monotonic() - run.sampling_ended}
+    now = time.monotonic()
+    record |= {"seconds_servers_idle": now - run.sampling_ended, "seconds_step": now - start}
+    run.recent.append(now - start)
     start_sampling(run)
 
     # ---- Record and save, while the servers are at work again
-    run.recent.append(time.monotonic() - start)
-
     def write_down() -> None:
+        nonlocal record
+        record = (
+            step_metrics(config, record["objective"], got, credited, batches) | record | updated
+        )
         journal.write(
             run.step - 1,
             record,
@@ -164,7 +170,7 @@ async def optimizer_step(run: Run, journal: Journal) -> bool:
             trainer_logprobs=logprobs,
         )
         left = metrics.seconds_left(run.recent, config.train.steps - run.step)
-        print(metrics.progress_line(run.step - 1, config.train.steps, record, left))
+        print(metrics.progress_line(run.step - 1, config.train.steps, record, left), flush=True)
         if run.step % config.run.checkpoint_every == 0:
             journal.flush()  # a run that goes on from the checkpoint writes none of it again
             save(run)
@@ -226,24 +232,24 @@ def goes_on(run: Run) -> bool:
     """Whether no process was asked to stop or is in trouble; of either, all know from here on."""
     said = hosts.gather([run.interrupt.asked, str(run.trouble or "")])
     run.interrupt.asked = any(asked for asked, _ in said)
-    if run.interrupt.asked:
-        run.trouble = None  # the run stops and saves anyway
     for number, (_, trouble) in enumerate(said):
-        if trouble and not run.interrupt.asked:
+        if trouble:
             run.trouble = run.trouble or hosts.HostError(f"process {number}: {trouble}")
     return not (run.interrupt.asked or run.trouble)
 
 
 def step_metrics(
-    run: Run, got: Sampled, credited: credit.Credit, batches: Sequence[batching.Batch]
+    config: Any,
+    objective: str,
+    got: Sampled,
+    credited: credit.Credit,
+    batches: Sequence[batching.Batch],
 ) -> dict[str, Any]:
-    """What is known of a step before its update."""
-    config, trees = run.config, got.trees
-    graded = credit.sampling(schedule.objective_at(run.step, config.cycle), config).graded
+    """What a step's trees tell."""
+    trees, graded = got.trees, credit.sampling(objective, config).graded
     return {
         **metrics.tree_metrics(trees, config.rewards.execution if graded else outcome),
         **measures(trees, credited.advantages),
-        **metrics.version_lag(trees, int(run.state.step)),
         "no_op": not batches,
         "trees_lost": config.train.tasks * config.train.trees - len(trees),
         "sequences": len(credited.sequences),
@@ -401,6 +407,6 @@ def closing_table(run: Run, before: dict[str, list], after: dict[str, list]) -> 
         columns = list(next(iter(purposes.values())))
         rows = [[purpose, *map(str, used.values())] for purpose, used in purposes.items()]
         parts.append("Supervision\n" + evaluate.aligned([["", *columns], *rows]))
-    seconds = ", ".join(f"{name} {metrics.short_time(s)}" for name, s in run.seconds.items())
-    parts.append(f"Wall clock: {seconds}")
+    times = ((name.replace("_", " "), metrics.short_time(s)) for name, s in run.seconds.items())
+    parts.append("Wall clock: " + ", ".join(f"{name} {seconds}" for name, seconds in times))
     return "\n\n".join(parts)

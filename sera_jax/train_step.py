@@ -163,7 +163,7 @@ def gradients(
     sums, d_head, d_hidden = loss_gradients(
         params,
         hidden,
-        batch,
+        batch.replace(shared=None),
         functools.partial(_sums, objective=objective),
         setup.chunk,
         temperature=setup.temperature,
@@ -184,6 +184,7 @@ def _hidden(params: Any, batch: Batch, setup: Setup) -> jax.Array:
         dtype=jnp.dtype(setup.dtype),
         remat=setup.remat,
         mesh=setup.mesh,
+        shared=batch.shared,
     )
 
 

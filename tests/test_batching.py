@@ -125,3 +125,50 @@ def test_idle_sequences_get_no_row_but_count():
     # One sequence at each of two depths: both would weigh 1, and the one left still does.
     assert set(batch.weights[batch.mask]) == {1.0}
     assert batching.idle_tokens([busy, idle]) == idle.trained
+
+
+def twins(*ends, prefix=5):
+    """Sequences that begin with 0, 1, ... and go on from 100, 200, ...; ends are trained."""
+    made = []
+    for number, length in enumerate(ends, 1):
+        tokens = np.r_[0:prefix, 100 * number : 100 * number + length].astype(np.int32)
+        mask = np.arange(len(tokens)) >= prefix
+        zeros = np.zeros(len(tokens), np.float32)
+        made.append(batching.Sequence(tokens, mask, zeros, zeros + number))
+    return made
+
+
+def test_a_shared_prefix_lies_in_the_row_once():
+    made = twins(2, 3, prefix=7)
+    (batch,) = batching.pack(made, row_length=[12], rows=1, share_prefixes=True)
+    # The last token before what is trained predicts two different ones: each has it for itself.
+    assert batch.tokens[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 100, 6, 200, 201, 0]
+    assert batch.targets[0].tolist() == [1, 2, 3, 4, 5, 6, 100, 101, 200, 201, 202, 0]
+    assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 8, 0]
+    assert batch.advantages[0, 6:11].tolist() == [1, 1, 2, 2, 2]
+    assert np.flatnonzero(batch.mask[0]).tolist() == [6, 7, 8, 9, 10]
+    shared = batch.shared
+    assert shared.places[0, :17].tolist() == [*range(8), *range(6), 8, 9, 10]
+    assert shared.segment_ids[0].tolist() == [1] * 8 + [2] * 9 + [0] * 7
+    assert shared.homes[0, :11].tolist() == [*range(8), 14, 15, 16]
+
+
+def test_nothing_is_shared_where_it_does_not_pay():
+    for made in (twins(20, 30), [sequence(5, start=10 * n) for n in range(4)]):
+        plain = batching.pack(made, row_length=[64], rows=1)
+        asked = batching.pack(made, row_length=[64], rows=1, share_prefixes=True)
+        assert asked[0].shared is None
+        np.testing.assert_array_equal(asked[0].tokens, plain[0].tokens)
+
+
+def test_groups_are_split_where_attention_has_no_room():
+    made = twins(*[3] * 9, prefix=30)  # 32 places each in attention, 80 a row of 40
+    batches = batching.pack(made, row_length=[40], rows=1, share_prefixes=True)
+    assert all(batch.shared.segment_ids.max() <= 2 for batch in batches)
+    assert sum(batch.mask.sum() for batch in batches) == 27
+
+
+def test_rows_hold_no_more_segments_than_kernels_have_room_for():
+    made = [sequence(3, start=10 * n) for n in range(batching.MAX_SEGMENTS + 1)]
+    (batch,) = batching.pack(made, row_length=[1000], rows=2)
+    assert batch.segment_ids.max(axis=1).tolist() == [batching.MAX_SEGMENTS, 1]

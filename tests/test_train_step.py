@@ -82,6 +82,35 @@ def test_any_packing_gives_the_gradient_of_the_formula():
         chex.assert_trees_all_close(ours, expected, rtol=1e-3, atol=1e-6)
 
 
+def test_shared_prefixes_give_the_gradient_of_the_plain_layout():
+    random = np.random.default_rng(0)
+    starts = [random.integers(0, 40, n, dtype=np.int32) for n in (9, 7)]
+    sequences = []
+    for number, sequence in enumerate(ragged(8)):
+        start = starts[number % 2]
+        padded = [np.r_[np.zeros(len(start)), getattr(sequence, name)] for name in FIELDS[1:3]]
+        sequences.append(
+            batching.Sequence(
+                np.r_[start, sequence.tokens],
+                padded[0].astype(bool),
+                padded[1].astype(np.float32),
+                np.full(len(padded[0]), sequence.advantages[0]),
+                sequence.depth,
+            )
+        )
+    plain, shared = (
+        batching.pack(sequences, row_length=[48], rows=2, share_prefixes=share)
+        for share in (False, True)
+    )
+    assert sum((b.segment_ids > 0).sum() for b in plain) > 1.5 * sum(
+        (b.segment_ids > 0).sum() for b in shared
+    )
+    (expected, one), (ours, other) = gradient(plain), gradient(shared)
+    np.testing.assert_allclose(other["loss"], one["loss"], rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b) + 1e-7
+
+
 def test_an_empty_micro_batch_changes_nothing():
     batches = batching.pack(ragged(), row_length=[16], rows=2)
     empty = jax.tree.map(np.zeros_like, batches[0])

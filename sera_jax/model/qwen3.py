@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sera_jax import prefixes
 from sera_jax.model import attention, sharding
 
 Params = dict[str, Any]
@@ -160,18 +161,25 @@ def forward(
     dtype: Any = jnp.float32,
     remat: str = "none",
     mesh: jax.sharding.Mesh | None = None,
+    shared: prefixes.Shared | None = None,
 ) -> jax.Array:
     """Hidden states [B, T, D] after the final norm, of packed rows [B, T].
 
     A token sees itself and earlier tokens of its own segment; segment 0 is padding. Matrix
-    products run in `dtype`; norms, rotations and the softmax are always float32.
+    products run in `dtype`; norms, rotations and the softmax are always float32. With `shared`,
+    attention has a layout of its own, in which segments may repeat tokens of the row.
     """
     constrain = functools.partial(sharding.constrain, mesh=mesh, axes=("batch", None, None))
     rope = rope_table(positions, config)
 
     def one_layer(x, layer):
         q, k, v = attention_inputs(layer, x, rope, config)
-        x = x + attention_output(layer, attention.attend(q, k, v, segment_ids, mesh))
+        if shared is None:
+            attended = attention.attend(q, k, v, segment_ids, mesh)
+        else:
+            q, k, v = (_at(x, shared.places) for x in (q, k, v))
+            attended = _at(attention.attend(q, k, v, shared.segment_ids, mesh), shared.homes)
+        x = x + attention_output(layer, attended)
         x = x + mlp(layer, x, config)
         return constrain(x), None
 
@@ -183,6 +191,11 @@ def forward(
     unroll = config.num_layers if config.num_layers <= UNROLLED else 1
     x, _ = jax.lax.scan(one_layer, x, params["layers"], unroll=unroll)
     return final_norm(params, x, config)
+
+
+def _at(x: jax.Array, places: jax.Array) -> jax.Array:
+    """x [B, T, N, H] at places [B, A] of each row -> [B, A, N, H]."""
+    return jnp.take_along_axis(x, places[..., None, None], axis=1)
 
 
 def embed(params: Params, tokens: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
