@@ -3,10 +3,11 @@
     python -m benchmarks.compile                    # for 1 and 8 fake CPU devices
     pip install "jax[tpu]" && python -m benchmarks.compile --topologies v5p:2x2x1,v6e:2x4
 
-Prints seconds to trace and compile, and the bytes that each device needs: arguments (weights,
-moments, gradient sums, one micro-batch of one row a device) and temporaries. CPUs have no flash
-attention, so their temporaries hold a block of scores; those of a TPU, for which libtpu compiles
-without one at hand, are the real ones.
+Prints seconds to trace and compile, and the bytes that each device needs: those of the arguments,
+those held all the time (weights, moments and gradient sums, float32, which the update takes as
+arguments), temporaries, and what a device must have: held and temporaries. A micro-batch has one
+row a device. CPUs have no flash attention, so their temporaries hold a block of scores; those of a
+TPU, for which libtpu compiles without one at hand, are the real ones.
 """
 
 import argparse
@@ -36,17 +37,18 @@ def main() -> None:
     sets = [(f"{count} CPU", jax.devices()[:count]) for count in counts]
     for name in filter(None, flags.topologies.split(",")):
         sets.append((name, topologies.get_topology_desc(name, platform="tpu").devices))
-    columns = ("seconds", "arguments", "temporaries", "GiB in all")
+    columns = ("seconds", "arguments", "held", "temporaries", "GiB in all")
     print(f"{'':28}" + "".join(f"{column:>13}" for column in columns))
     for name, devices in sets:
         for length in map(int, flags.lengths.split(",")):
-            for part, (seconds, memory) in compiled(list(devices), length).items():
+            parts = compiled(list(devices), length)
+            held = parts["update"][1].argument_size_in_bytes / GIB
+            for part, (seconds, memory) in parts.items():
                 arguments = memory.argument_size_in_bytes / GIB
                 temporaries = memory.temp_size_in_bytes / GIB
-                new = (memory.output_size_in_bytes - memory.alias_size_in_bytes) / GIB
                 print(
-                    f"{f'{name} T={length} {part}':28}{seconds:13.1f}{arguments:13.2f}"
-                    f"{temporaries:13.2f}{arguments + temporaries + new:13.2f}",
+                    f"{f'{name} T={length} {part}':28}{seconds:13.1f}{arguments:13.2f}{held:13.2f}"
+                    f"{temporaries:13.2f}{held + temporaries:13.2f}",
                     flush=True,
                 )
 
