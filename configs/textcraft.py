@@ -27,14 +27,15 @@ def small() -> ml_collections.ConfigDict:
     config.tasks.tiers = ("easy", "medium")
 
     config.eval.tasks = 100  # a tier and set
+    config.eval.at_most = ml_collections.ConfigDict({"hard": 10, "extreme": 10})
     config.eval.tiers = ("easy", "medium", "hard", "extreme")
     config.eval.sets = ("fresh", "test")  # targets of their own, the published val split
 
     config.warmstart.tiers = ("easy", "medium")
-    config.warmstart.tasks = 2400  # demonstration trees
+    config.warmstart.tasks = 800  # demonstration trees
     config.warmstart.context_length = 512
     config.warmstart.vocabulary = 2_048
-    config.warmstart.steps = 2000
+    config.warmstart.steps = 1600
     return config
 
 

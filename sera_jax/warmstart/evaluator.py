@@ -36,15 +36,16 @@ def rubric(ends: Sequence[str], work: Sequence[str], beside: str, rng: random.Ra
     return spell_rubric(criteria[:8])
 
 
-def score(rubric: Rubric, node: Node, holds: Callable[[str], bool], rng: random.Random) -> str:
+def score(
+    rubric: Rubric, node: Node, gate: bool, holds: Callable[[str], bool], rng: random.Random
+) -> str:
     """Scores of a child, with a mistake now and then.
 
     `holds` tells of a criterion that is not said above whether the world shows it.
     """
     scores = [_holds(criterion.name, node, holds) for criterion in rubric.criteria]
     scores = [not true if rng.random() < MISJUDGED else true for true in scores]
-    worked = any(step.kind == "action" for step in node.steps)
-    return spell_score(int(worked), [float(true) for true in scores])
+    return spell_score(int(gate), [float(true) for true in scores])
 
 
 def _holds(name: str, node: Node, holds: Callable[[str], bool]) -> bool:

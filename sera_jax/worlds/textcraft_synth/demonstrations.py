@@ -35,7 +35,7 @@ class Mistakes:
     random_action: float = 0.03  # a step
     guesses: float = 0.05  # an agent: crafts before it asks
     stops_early: float = 0.02  # a step
-    reports_falsely: float = 0.5  # who stops early
+    reports_falsely: float = 0.1  # who stops early
     orders_too_few: float = 0.1  # a delegation of several pieces
     works_alone: float = 0.2  # a root
     # Not mistakes, but ways of working that a tree may have.
@@ -167,7 +167,9 @@ class Script:
                 return gained.get(rest, 0) > 0
             return not any(step.kind == "delegate" for step in node.steps)
 
-        return evaluator.score(situation.rubric, node, holds, self.rng)
+        # A gate for any work at all would pay children for reports alone: they would soon lie.
+        gate = any(gained.get(item, 0) > 0 for item in read_goal(node.goal))
+        return evaluator.score(situation.rubric, node, gate, holds, self.rng)
 
 
 def _make(plan: _Plan, known: Known) -> str:

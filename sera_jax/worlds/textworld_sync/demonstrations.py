@@ -111,7 +111,8 @@ class Script:
                 return name.removesuffix(" made") in state["prepared"]
             return bool(state["gate_open"])
 
-        return evaluator.score(situation.rubric, situation.node, holds, self.rng)
+        worked = any(step.kind == "action" for step in situation.node.steps)
+        return evaluator.score(situation.rubric, situation.node, worked, holds, self.rng)
 
 
 def _make_plan(task: Task, situation: Situation, mistakes: Mistakes, rng: random.Random) -> _Plan:
