@@ -83,7 +83,7 @@ class Checkpoints:
         before it, and raises what went wrong with that one.
         """
         try:
-            extras_sum = _json_checksum(extras)
+            extras = json.loads(json.dumps(extras))  # written later, when these may have changed
         except TypeError as error:
             raise CheckpointError(f"extras of checkpoint {step} are not JSON: {error}") from None
         # Orbax passes over a step that is not newer without a word.
@@ -96,7 +96,7 @@ class Checkpoints:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             extras=ocp.args.JsonSave(extras),
-            checksums=ocp.args.JsonSave(checksums(state) | {EXTRAS: extras_sum}),
+            checksums=ocp.args.JsonSave(checksums(state) | {EXTRAS: _json_checksum(extras)}),
         )
         self._manager.save(step, args=items)
 

@@ -88,7 +88,7 @@ def _run(config, folder: pathlib.Path) -> None:
     if hosts.is_first():
         metrics.write_config(folder, config)
         metrics.write_provenance(folder)
-    first = pathlib.Path(config.model.path) if config.model.path else build.prepare(config)
+    first = first_policy(config)
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(shared_servers(config, first, folder))
         evaluator = None
@@ -115,6 +115,22 @@ def _run(config, folder: pathlib.Path) -> None:
         (folder / "summary.txt").write_text(closing + "\n")
     print(f"\n{closing}\ntrained policy: {policy}")
     hosts.gather("done")  # the first one has written all that the others end with
+
+
+def first_policy(config) -> pathlib.Path:
+    """Folder of the policy that training starts from, by the warm start where none is named."""
+    if config.model.path:
+        return pathlib.Path(config.model.path)
+    policy = build.place(config)
+
+    def present() -> list[bool]:
+        return hosts.gather((policy / "config.json").exists())
+
+    if all(before := present()) or not any(before):
+        build.prepare(config)
+        if all(present()):
+            return policy
+    raise SetupError(f"{policy} is on some machines only: copy it to all, or share the folder")
 
 
 def new_folder(config, name: str) -> pathlib.Path:

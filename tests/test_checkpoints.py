@@ -152,6 +152,15 @@ def test_an_interrupted_save_leaves_no_checkpoint(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
+def test_extras_may_change_while_they_are_written(tmp_path):
+    extras = {"seconds": {"training": 1.0}}
+    with Checkpoints(tmp_path) as saved:
+        saved.save(1, make_state(), extras)
+        extras["seconds"]["training"] = 2.0
+        saved.wait()
+        assert saved.restore_latest(make_state()).extras == {"seconds": {"training": 1.0}}
+
+
 def test_changed_extras_are_damage(tmp_path):
     save_steps(tmp_path, (1, 2))
     path = tmp_path / "2" / "extras" / "metadata"

@@ -28,7 +28,7 @@ class Server:
     """A policy client whose server samples by the version of its weights."""
 
     def __init__(self):
-        self.version, self.fleet = None, SimpleNamespace(servers=[])
+        self.version, self.keeper, self.fleet = None, None, SimpleNamespace(servers=[])
 
     async def update_weights(self, path, version, probe):
         self.version = version

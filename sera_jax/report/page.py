@@ -82,7 +82,7 @@ def _trees(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[bytes], int]
 def _facts(run: Run) -> dict[str, Any]:
     """What one wants to know first of a run, as text by label."""
     last = run.metrics[-1] if run.metrics else {}
-    seconds = sum(v for r in run.metrics for k, v in r.items() if k.startswith("seconds_"))
+    seconds = sum(charts.number(r, "seconds_step") or 0 for r in run.metrics)
     tokens = sum(charts.number(r, "generated_tokens") or 0 for r in run.metrics)
     calls = sum(used["calls"] for used in (last.get("supervision") or {}).values())
     first = run.provenance[0] if run.provenance else {}

@@ -33,8 +33,11 @@ CORPUS_TREES = 64  # enough text to learn merges from; all its words occur
 
 
 def prepare(config) -> pathlib.Path:
-    """Folder of the first policy, from the cache or made now (minutes, with progress)."""
-    folder = cache_folder() / "warmstart" / content_hash(config)
+    """Folder of the first policy, from the cache or made now (minutes, with progress).
+
+    Of several processes all make it, or none does, and the first one writes.
+    """
+    folder = place(config)
     if (folder / "config.json").exists():
         print(f"warm start: {folder} (cached)")
         return folder
@@ -45,6 +48,11 @@ def prepare(config) -> pathlib.Path:
         prompts.tokenizer.save_pretrained(beside)
         huggingface.export(params, model, folder, tokenizer_dir=beside)
     return folder
+
+
+def place(config) -> pathlib.Path:
+    """Where the cache has the first policy, once it is made."""
+    return cache_folder() / "warmstart" / content_hash(config)
 
 
 def demonstrate(config) -> tuple[wording.Prompts, list[batching.Sequence]]:

@@ -231,6 +231,7 @@ def metrics_line(step, objective, made, advantages) -> dict:
         "gradient_norm": 0.05,
         "seconds_sampling": 5.0,
         "seconds_training": 2.0,
+        "seconds_step": 7.0,
         "supervision": {"child": {"calls": 40 * step, "input_tokens": 0, "output_tokens": 0},
                         "judge": {"calls": 8 * step, "input_tokens": 900 * step,
                                   "output_tokens": 10}},
