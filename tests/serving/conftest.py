@@ -98,7 +98,7 @@ def endpoint(request, checkpoints, tmp_path_factory):
         process = START[kind](checkpoints[0], log)
     with contextlib.ExitStack() as stack:
         stack.callback(embedded.stop, process)
-        url = embedded.wait_until_healthy(process, log, 300.0)
+        url = embedded.wait_until_healthy(process, log, 600.0)
         yield Endpoint(kind, url, checkpoints[0], log)
 
 
