@@ -4,7 +4,7 @@
 
 Each kill is a SIGKILL at a random instant of a start, or as soon as a save or an export is
 half-written, in turn. A run that gets to its end is compared, and the next one begins. About
-15 s a kill on two idle cores.
+15 s a kill on two idle cores. Further flags go to launch/main.py.
 """
 
 import argparse
@@ -36,15 +36,15 @@ def main():
     parser.add_argument("--overlap", action="store_true", help="sample while training")
     parser.add_argument("--folder", type=pathlib.Path, help="of the runs; default: a temporary one")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options, flags = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as temporary:
-        broken = torture(options, options.folder or pathlib.Path(temporary))
+        broken = torture(options, flags, options.folder or pathlib.Path(temporary))
     sys.exit(f"{broken} runs ended otherwise" if broken else None)
 
 
-def torture(options, folder):
+def torture(options, flags, folder):
     """Prints a row a kill and a row an end; the number of runs that ended otherwise."""
-    job = OVERLAPPING if options.overlap else TINY
+    job = (*(OVERLAPPING if options.overlap else TINY), *flags)
     chance = random.Random(options.seed)
     finish(start(folder / "warm", job=job))  # compiles, and makes the first policy
     begun = time.monotonic()
