@@ -10,6 +10,7 @@ that does everything itself. What they write and score as evaluators is as uneve
 
 import dataclasses
 import random
+from collections import Counter
 from typing import Any
 
 from sera_jax.rollout.situation import Situation
@@ -21,9 +22,10 @@ from sera_jax.worlds.textcraft_synth.recipes import recipes
 from sera_jax.worlds.textcraft_synth.tasks import Task
 from sera_jax.worlds.textcraft_synth.world import Known, World
 
+PATIENCE = 3  # children that an agent sends while the same things lack
 OWN_DEPTH = 1  # the deepest ingredients that an agent makes itself although it has children
 NUMBERS = 60  # the largest that is a token
-WORDS = ("craft", "info", "made", "lacks", "left", "done", "not made", "no ")
+WORDS = ("craft", "info", "made", "lacks", "short", "left", "done", "not made", "no ")
 COUNTED = ((" ", ""), (" ", "x"), (" using ", ""), (", ", ""))  # before and after a number
 NO_HELP = "sent nobody"  # a criterion that is beside the point
 
@@ -37,6 +39,7 @@ class Mistakes:
     stops_early: float = 0.02  # a step
     reports_falsely: float = 0.1  # who stops early
     orders_too_few: float = 0.1  # a delegation of several pieces
+    orders_wrong: float = 0.04  # a delegation: of an item that is not needed, or cannot be made
     works_alone: float = 0.2  # a root
     # Not mistakes, but ways of working that a tree may have.
     all_at_once: float = 0.15  # an agent sends all its children in one step
@@ -53,6 +56,7 @@ class _Plan:
     guesses: bool
     stack: list[str] = dataclasses.field(default_factory=list)  # asked about, each for the last
     informed: bool = False  # the last answer told about the top of the stack
+    sent: Counter = dataclasses.field(default_factory=Counter)  # how often, by what lacked then
 
 
 def tasks(config: Any, rng: random.Random) -> list[Task]:
@@ -105,7 +109,9 @@ class Script:
             plan.informed = True
             return action(f"info {plan.stack[-1]}")
         (known,) = world.told(agent, plan.stack[-1:])
-        return self._make_lacking(plan, world, agent, known) if known.lacks else _make(plan, known)
+        if known.short or not known.makes or plan.sent[known.lacks] == PATIENCE:
+            return finish(_report(world, agent, made=False))  # nobody can make it, or nobody does
+        return self._make_lacking(plan, world, known) if known.lacks else _make(plan, known)
 
     def _make_plan(self, situation: Situation) -> _Plan:
         mistakes = self.mistakes
@@ -116,22 +122,25 @@ class Script:
             guesses=self._happens(mistakes.guesses),
         )
 
-    def _make_lacking(self, plan: _Plan, world: World, agent: str, known: Known) -> str:
+    def _make_lacking(self, plan: _Plan, world: World, known: Known) -> str:
         """The next step towards what lacks for an item, of which the deepest stands first."""
         item, _ = known.lacks[0]
-        if item not in world.recipes.of:  # a base item has run out: nobody can make it
-            return finish(_report(world, agent, made=False))
         depth = world.recipes.depth
         if plan.alone or depth[item] <= plan.own_depth:
             plan.stack.append(item)
             return action(f"info {item}")
         plan.informed = False
+        plan.sent[known.lacks] += 1
         deep = [lack for lack in known.lacks if depth[lack[0]] > plan.own_depth]
-        return delegate([self._goal(*lack) for lack in (deep if plan.all_at_once else deep[:1])])
+        orders = deep if plan.all_at_once else deep[:1]
+        return delegate([self._goal(world, *lack) for lack in orders])
 
-    def _goal(self, item: str, count: int) -> str:
-        too_few = count > 1 and self._happens(self.mistakes.orders_too_few)
-        return f"craft {1 if too_few else count}x {item}"
+    def _goal(self, world: World, item: str, count: int) -> str:
+        if count > 1 and self._happens(self.mistakes.orders_too_few):
+            count = 1
+        if self._happens(self.mistakes.orders_wrong):
+            item = self.rng.choice([*world.recipes.depth])
+        return f"craft {count}x {item}"
 
     def _random_command(self, world: World, plan: _Plan) -> str:
         item = self.rng.choice([*world.inventory, *plan.stack])

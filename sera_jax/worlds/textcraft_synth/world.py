@@ -39,8 +39,9 @@ class Known(NamedTuple):
     """What `info` tells of an item. `makes` is what one craft makes, 0 for base items; ingredients
     are (name, how many a craft uses, how many there are).
 
-    `crafts` are those that the goal of who asks still takes, one where it takes none; `lacks` what
-    of the ingredients is not there for so many, as (name, count), the deepest first.
+    `crafts` are those that the goal of who asks still takes, one where it takes none. What of the
+    ingredients is not there for so many, as (name, count): `lacks` can be made, the deepest first,
+    `short` are base items.
     """
 
     item: str
@@ -50,6 +51,7 @@ class Known(NamedTuple):
     ingredients: tuple[tuple[str, int, int], ...]
     crafts: int
     lacks: tuple[tuple[str, int], ...]
+    short: tuple[tuple[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +206,8 @@ class World:
             recipe.count if recipe else 0,
             tuple((name, count, have(name, 0)) for name, count in ingredients),
             crafts,
-            tuple(sorted(lacks, key=lambda lack: -depth[lack[0]])),
+            tuple(sorted((i for i in lacks if depth[i[0]]), key=lambda lack: -depth[lack[0]])),
+            tuple(lack for lack in lacks if not depth[lack[0]]),
         )
 
     def _describe(self, item: str) -> str:
