@@ -51,4 +51,3 @@ class Journal:
         """Returns when all that was written is in its file, as far as the disk takes it."""
         if hosts.is_first():
             self._trees.flush()
-            self._events.flush()

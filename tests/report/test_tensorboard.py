@@ -1,10 +1,6 @@
 """Event files hold the scalars of each step, nested ones by path."""
 
-import struct
-
-from tensorboardX.proto.event_pb2 import Event
-
-from sera_jax.report.tensorboard import EventWriter, scalars
+from sera_jax.report.tensorboard import EventWriter, records, scalars
 
 RECORD = {
     "success": 0.5,
@@ -17,16 +13,13 @@ RECORD = {
 
 
 def read_events(folder):
-    """(step, tag, value) of every scalar. A record: length, its checksum, data, its checksum."""
-    found = []
-    for path in sorted((folder / "tensorboard").iterdir()):
-        data = path.read_bytes()
-        while data:
-            (length,) = struct.unpack("<Q", data[:8])
-            event = Event.FromString(data[12 : 12 + length])
-            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
-            data = data[16 + length :]
-    return found
+    """(step, tag, value) of every scalar."""
+    return [
+        (event.step, value.tag, value.simple_value)
+        for path in sorted((folder / "tensorboard").iterdir())
+        for _, event in records(path.read_bytes())
+        for value in event.summary.value
+    ]
 
 
 def test_scalars_are_flattened_and_words_left_out():
@@ -48,8 +41,26 @@ def test_event_files_read_back(tmp_path):
     assert len(found) == 5
 
 
-def test_a_resumed_run_adds_a_file(tmp_path):
-    for resume_step in (None, 1):
-        with EventWriter(tmp_path, resume_step) as writer:
-            writer.write(1, {"success": 0.75})
-    assert [step for step, *_ in read_events(tmp_path)] == [1, 1]
+def test_a_resumed_run_leaves_one_event_a_step(tmp_path):
+    with EventWriter(tmp_path) as writer:
+        for step in range(4):
+            writer.write(step, {"success": 0.75})
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    path.write_bytes(path.read_bytes()[:-7])  # killed while it wrote
+    with EventWriter(tmp_path, 2) as writer:
+        for step in range(2, 5):
+            writer.write(step, {"success": 0.5})
+    assert [(step, value) for step, _, value in read_events(tmp_path)] == [
+        (0, 0.75),
+        (1, 0.75),
+        (2, 0.5),
+        (3, 0.5),
+        (4, 0.5),
+    ]
+
+
+def test_a_run_killed_before_its_first_checkpoint_writes_its_events_anew(tmp_path):
+    for _ in range(2):
+        with EventWriter(tmp_path, 0) as writer:
+            writer.write(0, {"success": 0.75})
+    assert [step for step, *_ in read_events(tmp_path)] == [0]
