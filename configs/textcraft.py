@@ -1,4 +1,17 @@
-"""Recursive agents on TextCraft-Synth (METHOD 7)."""
+"""Recursive agents on TextCraft-Synth (METHOD 7).
+
+    python launch/main.py --config=configs/textcraft.py:small    # any machine, no weights needed
+    python launch/main.py --config=configs/textcraft.py:paper    # Qwen3-4B beside SGLang servers
+    python launch/main.py --config=configs/textcraft.py:small,rao   # see variants.py
+
+The benchmark's package (4 MB) is installed on first use. `small` makes its own policy of under a
+million parameters, which learns to ask for recipes in worlds whose items have changed their names,
+and trains it on fresh easy and medium tasks of the published world.
+
+`paper` is the published setting; it needs accelerators, the weights and SGLang servers. Unmeasured.
+
+Any field can be set on the command line: --config.train.steps=5
+"""
 
 import ml_collections
 
@@ -27,7 +40,7 @@ def small() -> ml_collections.ConfigDict:
     config.tasks.tiers = ("easy", "medium")
 
     config.eval.tasks = 100  # a tier and set
-    config.eval.at_most = ml_collections.ConfigDict({"hard": 10, "extreme": 10})
+    config.eval.at_most = ml_collections.ConfigDict({"hard": 10, "extreme": 10})  # they take long
     config.eval.tiers = ("easy", "medium", "hard", "extreme")
     config.eval.sets = ("fresh", "test")  # targets of their own, the published val split
 
