@@ -133,3 +133,12 @@ def test_table_sets_before_beside_after(tmp_path):
         "tokens a task                            13.0                     13.0",
         "world actions a task                      5.0                      5.0",
     ]
+
+
+def test_records_are_read_back_in_the_order_of_the_tasks(tmp_path):
+    async def rollout(task):
+        return tree_of(task)
+
+    records = run(rollout, tmp_path / "before_fresh.jsonl", tasks=TASKS[::-1])
+    found = ev.saved_sets({"fresh": TASKS, "test": TASKS}, tmp_path / "before")
+    assert found == {"fresh": records[::-1], "test": []}

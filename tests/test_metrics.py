@@ -172,3 +172,17 @@ def test_provenance_adds_a_line_a_start(tmp_path):
     assert first["devices"] == ["cpu:0"] and "devices" not in second
     assert first["packages"]["numpy"] == np.__version__
     assert first["git"] is None or len(first["git"]["commit"]) == 40
+
+
+def test_version_lag_is_counted_by_tokens():
+    def tree(*versions):
+        return Tree(
+            "t",
+            1.0,
+            (Node("0", None, 0, "g", "done", steps=(Step("action", "", versions=versions),)),),
+        )
+
+    trees = [tree(("3", 6)), tree(("2", 1), ("3", 1))]
+    assert metrics.version_lag(trees, 4) == {"version_lag_max": 2, "version_lag_mean": 9 / 8}
+    assert metrics.version_lag(trees[:1], 3) == {"version_lag_max": 0, "version_lag_mean": 0.0}
+    assert metrics.version_lag([], 3) == {}
