@@ -10,6 +10,7 @@ import time
 
 from safetensors.numpy import load_file
 
+from sera_jax.metrics import read_lines
 from sera_jax.tree_writer import read_trees
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -91,14 +92,14 @@ def wait_until(process, condition, deadline=600.0):
     return True
 
 
-def saving(folder):
-    """Whether a checkpoint is half-written."""
-    return any((folder / "checkpoints").glob("*tmp*"))
+def saving(folder, since=0.0):
+    """Whether a checkpoint is half-written, by a start at time `since`."""
+    return any(_newer(path, since) for path in (folder / "checkpoints").glob("*tmp*"))
 
 
-def exporting(folder):
-    """Whether weights for the servers are half-written."""
-    return any((folder / "weights").glob("*.partial"))
+def exporting(folder, since=0.0):
+    """Weights for the servers that are half-written, by a start at time `since`."""
+    return [p.name for p in (folder / "weights").glob("version-*.partial") if _newer(p, since)]
 
 
 def kill(process):
@@ -112,21 +113,27 @@ def kill(process):
         time.sleep(0.05)
 
 
-def phase(folder):
-    """What a run that was killed was doing, as its files tell."""
-    if saving(folder):
+def phase(folder, since=0.0):
+    """What a run that was killed was doing, as the files of its start at time `since` tell."""
+    if saving(folder, since):
         return "inside a save"
-    if exporting(folder):
+    if exporting(folder, since):
         return "inside an export"
-    if (folder / "policy.partial").exists():
+    if _newer(folder / "policy.partial", since):
         return "inside the last export"
-    if list(folder.glob("evaluation_after_*.jsonl")):
+    if any(_newer(path, since) for path in folder.glob("evaluation_after_*.jsonl")):
         return "evaluation after"
-    if (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size:
-        return "training"
-    if list(folder.glob("evaluation_before_*.jsonl")):
-        return "evaluation before, first sampling"
-    return "starting"
+    if not _newer(folder / "metrics.jsonl", since):  # opened anew when the servers are there
+        return "starting"
+    done = len(read_lines(folder / "metrics.jsonl"))
+    return f"after {done} of 3 steps"
+
+
+def _newer(path, since):
+    try:
+        return path.stat().st_mtime >= since
+    except FileNotFoundError:  # renamed meanwhile
+        return False
 
 
 def _numbers(folder):

@@ -67,7 +67,8 @@ def until_it_ends(run, job, chance, length, kills, most):
     """Starts the run again and again; -> kills so far, kills of this run."""
     hits = 0
     while True:
-        process, begun = start(run, job=job), time.monotonic()
+        begun = time.time()
+        process = start(run, job=job)
         if kills == most:
             finish(process)
             return kills, hits
@@ -75,18 +76,23 @@ def until_it_ends(run, job, chance, length, kills, most):
         if not wait_until(process, condition):
             finish(process)
             return kills, hits
-        seconds = time.monotonic() - begun
+        seconds = time.time() - begun
         kill(process)
         kills, hits = kills + 1, hits + 1
-        row(kills, run.name.removeprefix("run-"), f"{seconds:.2f}", asked, phase(run))
+        row(kills, run.name.removeprefix("run-"), f"{seconds:.2f}", asked, phase(run, begun))
 
 
 def kinds(run, chance, length, begun):
-    delay = chance.uniform(0.0, length)
+    delay, number, seen = chance.uniform(0.0, length), chance.choice((1, 2)), set()
+
+    def nth_export():
+        seen.update(exporting(run, begun))
+        return len(seen) >= number
+
     return (
-        ("any instant", lambda: time.monotonic() - begun > delay),
-        ("a save", lambda: saving(run)),
-        ("an export", lambda: exporting(run)),
+        ("any instant", lambda: time.time() - begun > delay),
+        ("a save", lambda: saving(run, begun)),
+        (f"export {number} of a start", nth_export),
     )
 
 
