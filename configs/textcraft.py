@@ -33,8 +33,9 @@ def small() -> ml_collections.ConfigDict:
     config.rollout.context_length = 512
     config.rollout.max_new_tokens = 64
     # Nothing in the objective charges for a child, so a small policy over-delegates: bounded here.
-    config.rollout.max_children = 16
+    config.rollout.max_children = 8
     config.train.row_lengths = (256, 512)
+    config.train.learning_rate = 2e-4
 
     config.tasks.source = "fresh"  # new tasks of the train fold, or "train": the published split
     config.tasks.tiers = ("easy",)  # a policy this small wins too few of the others to learn by
