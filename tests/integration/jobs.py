@@ -88,7 +88,7 @@ def wait_until(process, condition, deadline=600.0):
         if process.poll() is not None:
             return False
         assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.001)
+        time.sleep(0.002)
     return True
 
 
