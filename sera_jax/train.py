@@ -30,6 +30,7 @@ from sera_jax import (
     metrics,
     sampled,
     schedule,
+    step_record,
     supervision,
     train_step,
 )
@@ -37,8 +38,6 @@ from sera_jax.checkpoints import Checkpoints
 from sera_jax.interrupt import Interrupt
 from sera_jax.journal import Journal
 from sera_jax.model import qwen3
-from sera_jax.report.measures import measures
-from sera_jax.rollout.grading import COUNTS
 from sera_jax.sampled import Sampled
 from sera_jax.sampler import Sampler
 from sera_jax.serving import weight_sync
@@ -159,7 +158,9 @@ async def optimizer_step(run: Run, journal: Journal) -> bool:
     def write_down() -> None:
         nonlocal record
         record = (
-            step_metrics(config, record["objective"], got, credited, batches) | record | updated
+            step_record.step_metrics(config, record["objective"], got, credited, batches)
+            | record
+            | updated
         )
         journal.write(
             run.step - 1,
@@ -238,30 +239,6 @@ def goes_on(run: Run) -> bool:
     return not (run.interrupt.asked or run.trouble)
 
 
-def step_metrics(
-    config: Any,
-    objective: str,
-    got: Sampled,
-    credited: credit.Credit,
-    batches: Sequence[batching.Batch],
-) -> dict[str, Any]:
-    """What a step's trees tell."""
-    trees, graded = got.trees, credit.sampling(objective, config).graded
-    return {
-        **metrics.tree_metrics(trees, config.rewards.execution if graded else outcome),
-        **measures(trees, credited.advantages),
-        "no_op": not batches,
-        "trees_lost": config.train.tasks * config.train.trees - len(trees),
-        "sequences": len(credited.sequences),
-        "rows": sum(len(batch.tokens) for batch in batches),
-        "grading": grading_counts(trees),
-        "supervision": got.supervision,
-        "verifier_disagreement": supervision.Counters(got.supervision).disagreement(),
-        "client": got.client,
-        "seconds_sampling": got.seconds,
-    }
-
-
 def update(
     run: Run, credited: credit.Credit, batches: Sequence[batching.Batch]
 ) -> tuple[train_step.TrainState, dict[str, float]]:
@@ -288,16 +265,6 @@ def trainer_logprobs(run: Run, trees: Sequence[Tree]) -> list[dict[str, list[flo
         for (index, node), row, mask in zip(some, scored, batch.mask, strict=False):
             found[index][node.id] = row[mask].tolist()
     return found
-
-
-def outcome(tree: Tree) -> dict[str, float]:
-    """R of the root: all that a step without rewards of children knows."""
-    return {tree.root.id: tree.reward}
-
-
-def grading_counts(trees: Sequence[Tree]) -> dict[str, int]:
-    """Rubrics, scores, verdicts and forks of a step, as they happened (METHOD 5's table)."""
-    return {name: sum(tree.info.get(name, 0) for tree in trees) for name in COUNTS}
 
 
 async def held_out(run: Run, when: str) -> dict[str, list] | None:
