@@ -30,7 +30,7 @@ from sera_jax.rollout import rubrics, tree
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.rubric_text import spell_rubric
 from sera_jax.rollout.situation import Respond, RolloutConfig, Situation
-from sera_jax.serving.client import Generation
+from sera_jax.serving.answers import Generation
 from sera_jax.trees import Tree
 from sera_jax.worlds import textcraft_synth as tcs
 from sera_jax.worlds.textcraft_synth.demand import Crafts, plan

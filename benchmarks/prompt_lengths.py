@@ -24,7 +24,7 @@ from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.protocol import Parsed, parse
 from sera_jax.rollout.rubric_text import read_rubric
 from sera_jax.rollout.situation import Respond, RolloutConfig, Situation
-from sera_jax.serving.client import Generation
+from sera_jax.serving.answers import Generation
 from sera_jax.trees import Tree
 from sera_jax.warmstart.play import demonstrator
 from sera_jax.worlds import textworld_sync as tws

@@ -21,7 +21,8 @@ from sera_jax.model import huggingface, sharding
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.sampler import Sampler
 from sera_jax.serving import embedded, sglang, weight_sync
-from sera_jax.serving.client import PolicyClient, PolicyServerError
+from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.errors import PolicyServerError
 from sera_jax.serving.supervisor import Supervisor
 from sera_jax.warmstart import build
 from sera_jax.warmstart.tokenizer import load as load_tokenizer

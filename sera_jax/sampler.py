@@ -22,7 +22,8 @@ from sera_jax.rollout.node import policy_responder
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.situation import RolloutConfig
 from sera_jax.rollout.tree import RolloutError, rollout
-from sera_jax.serving.client import PolicyClient, ServersLost
+from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.errors import ServersLost
 from sera_jax.trees import Criterion, Rubric, Tree
 
 

@@ -9,7 +9,8 @@ from sera_jax import credit
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.rubric_text import spell_rubric, spell_score
 from sera_jax.sampler import Sampler
-from sera_jax.serving.client import Generation, PolicyServerError
+from sera_jax.serving.answers import Generation
+from sera_jax.serving.errors import PolicyServerError
 from sera_jax.warmstart import tokenizer as small
 from sera_jax.worlds import textworld_sync as tws
 from sera_jax.worlds.textworld_sync.demonstrations import vocabulary

@@ -24,7 +24,8 @@ from sera_jax.trees import Node, Status, Step
 from sera_jax.worlds.base import StepResult
 
 if TYPE_CHECKING:  # the client is aiohttp; a scripted rollout needs none of it
-    from sera_jax.serving.client import Generation, PolicyClient
+    from sera_jax.serving.answers import Generation
+    from sera_jax.serving.client import PolicyClient
 
 ENDED = "The world had ended before this step was carried out."
 

@@ -16,7 +16,7 @@ from sera_jax.trees import Call, Node, Rubric, Score
 from sera_jax.worlds.base import Task, World
 
 if TYPE_CHECKING:
-    from sera_jax.serving.client import Generation
+    from sera_jax.serving.answers import Generation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from sera_jax.worlds.base import StepResult, Task, World
 
 if TYPE_CHECKING:
     from sera_jax.rollout.rubrics import Graders
-    from sera_jax.serving.client import Generation
+    from sera_jax.serving.answers import Generation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,24 +42,10 @@ from sera_jax.serving.control import (
 from sera_jax.serving.errors import (
     PolicyServerError,
     RequestRejected,
-    ServersLost,
     ServerUnreachable,
-    UpdateRefused,
 )
 from sera_jax.serving.fleet import Fleet, Keeper
 from sera_jax.serving.token_text import token_text
-
-__all__ = [
-    "Generation",
-    "PolicyClient",
-    "PolicyServerError",
-    "Probe",
-    "RequestRejected",
-    "ServerUnreachable",
-    "ServersLost",
-    "UpdateRefused",
-    "Weights",
-]
 
 T = TypeVar("T")
 

@@ -27,7 +27,9 @@ from safetensors import SafetensorError
 
 from sera_jax import hosts
 from sera_jax.model import huggingface, logprobs, qwen3, sharding
-from sera_jax.serving.client import PolicyClient, PolicyServerError, Probe, Weights
+from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.control import Probe, Weights
+from sera_jax.serving.errors import PolicyServerError
 
 LAST = "last.json"
 PROBE_TOKENS = 32

@@ -8,7 +8,7 @@ from types import ModuleType
 from sera_jax.rollout import rubrics, tree
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.situation import Respond, RolloutConfig, Situation
-from sera_jax.serving.client import Generation
+from sera_jax.serving.answers import Generation
 from sera_jax.trees import Tree
 from sera_jax.warmstart.script import Script
 from sera_jax.worlds.base import Task

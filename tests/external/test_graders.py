@@ -12,7 +12,7 @@ from sera_jax.external.graders import ExternalJudge, ExternalScorer, ExternalWri
 from sera_jax.rollout.rubrics import Graders, RubricRequest, ScoreRequest
 from sera_jax.rollout.situation import RolloutConfig
 from sera_jax.rollout.tree import rollout
-from sera_jax.serving.client import Generation
+from sera_jax.serving.answers import Generation
 from sera_jax.supervision import Counters
 from sera_jax.trees import Criterion, Node, Rubric, Score, Step
 from sera_jax.worlds import textworld_sync as tws

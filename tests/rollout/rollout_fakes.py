@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from sera_jax.rollout import tree
 from sera_jax.rollout.rubrics import policy_graders
 from sera_jax.rollout.situation import RolloutConfig
-from sera_jax.serving.client import Generation
+from sera_jax.serving.answers import Generation
 from sera_jax.worlds.base import StepResult
 
 STOP = 3  # the id that ends a turn

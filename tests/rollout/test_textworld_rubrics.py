@@ -10,7 +10,7 @@ from sera_jax.rollout import rubric_text, tree
 from sera_jax.rollout.prompts import Prompts
 from sera_jax.rollout.rubrics import policy_graders
 from sera_jax.rollout.situation import RolloutConfig
-from sera_jax.serving.client import Generation
+from sera_jax.serving.answers import Generation
 from sera_jax.warmstart import tokenizer as small
 from sera_jax.worlds import textworld_sync as tws
 from sera_jax.worlds.textworld_sync.demonstrations import vocabulary

@@ -9,13 +9,8 @@ from fake_server import Fake, answer, error, generate, with_client
 
 from sera_jax.serving import client as client_module
 from sera_jax.serving import fleet
-from sera_jax.serving.client import (
-    Generation,
-    RequestRejected,
-    ServersLost,
-    ServerUnreachable,
-    UpdateRefused,
-)
+from sera_jax.serving.answers import Generation
+from sera_jax.serving.errors import RequestRejected, ServersLost, ServerUnreachable, UpdateRefused
 
 
 @pytest.fixture(autouse=True)

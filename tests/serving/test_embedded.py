@@ -13,7 +13,8 @@ import pytest
 from conftest import CONFIG, CONTEXT, make_params
 
 from sera_jax.serving import embedded, server, weight_sync
-from sera_jax.serving.client import PolicyClient, PolicyServerError
+from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.errors import PolicyServerError
 
 FLAGS = ("--slots=4", "--replicas=1", f"--context_length={CONTEXT}")
 

@@ -18,15 +18,9 @@ from fake_server import Fake, answer, error, generate, serve, start_fake, with_c
 
 from sera_jax.serving import client as client_module
 from sera_jax.serving import fleet, weight_sync
-from sera_jax.serving.client import (
-    PolicyClient,
-    PolicyServerError,
-    Probe,
-    ServersLost,
-    UpdateRefused,
-    Weights,
-)
-from sera_jax.serving.control import Server
+from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.control import Probe, Server, Weights
+from sera_jax.serving.errors import PolicyServerError, ServersLost, UpdateRefused
 from sera_jax.serving.supervisor import Supervisor
 
 NEVER = 30.0  # seconds; what takes that long has failed
