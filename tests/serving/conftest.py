@@ -16,7 +16,7 @@ import jax
 import pytest
 
 from sera_jax.model import huggingface, qwen3
-from sera_jax.serving import embedded, sglang
+from sera_jax.serving import client, embedded, fleet, sglang
 from sera_jax.serving.server import ADMIN_KEY_ENV, API_KEY_ENV
 
 CONTEXT = 96
@@ -112,3 +112,10 @@ def _start_sglang(model: pathlib.Path, log: pathlib.Path) -> subprocess.Popen:
 
 
 START = {"embedded": _start_embedded, "sglang": _start_sglang}
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """Retries and tests of failed servers follow at once."""
+    monkeypatch.setattr(client, "BACKOFF", 0.001)
+    monkeypatch.setattr(fleet, "AGAIN", 0.02)

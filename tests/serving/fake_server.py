@@ -10,6 +10,10 @@ from aiohttp import web
 
 from sera_jax.serving import embedded
 from sera_jax.serving.client import PolicyClient
+from sera_jax.serving.control import Probe
+
+PROBE = Probe((1, 2, 3), (-0.5, -0.5), 1e-3)  # as a fake scores
+NEVER = 30.0  # seconds; what takes that long has failed
 
 
 def answer(tokens=(5, 6), reason="stop", version="v", prompt=3, **meta):
@@ -102,6 +106,23 @@ def with_client(fakes, use, **options):
 def generate(policy, ids=(1, 2, 3), new=4, **options):
     options = {"temperature": 1.0, "stop_token_ids": (9,), "seed": 3} | options
     return policy.generate(ids, max_new_tokens=new, **options)
+
+
+async def answers(policy, count=12):
+    """Versions of the answers to as many trees at once."""
+    got = await asyncio.gather(*(generate(policy, sticky=f"tree{n}") for n in range(count)))
+    assert all(one.token_ids == (5, 6) for one in got)
+    return {version for one in got for version, _ in one.versions}
+
+
+async def until(condition):
+    async with asyncio.timeout(NEVER):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def exports(folder):
+    return sorted(path.name for path in folder.glob("version-*"))
 
 
 def error(status, text="boom", **headers):
