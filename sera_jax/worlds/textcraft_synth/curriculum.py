@@ -12,6 +12,7 @@ import hashlib
 import random
 from collections import Counter
 
+from sera_jax.worlds.epochs import in_epochs
 from sera_jax.worlds.textcraft_synth import oracle
 from sera_jax.worlds.textcraft_synth.recipes import PUBLISHED as PUBLISHED_NAMES
 from sera_jax.worlds.textcraft_synth.recipes import Recipes, recipes
@@ -49,9 +50,7 @@ def training_tasks(config, seed: int, step: int, count: int) -> list[Task]:
     tiers = tuple(config.tiers)
     if config.source == "fresh":
         return fresh("train", tiers, seed * SEEDS_A_RUN + step * count, count)
-    size = len(_pool(config.source, tiers))
-    places = range(step * count, (step + 1) * count)
-    return [_epoch(config.source, tiers, seed, p // size)[p % size] for p in places]
+    return in_epochs(_pool(config.source, tiers), seed, step * count, count)
 
 
 def evaluation_tasks(config) -> dict[str, list[Task]]:
@@ -83,13 +82,6 @@ def _check(tiers: tuple[str, ...]) -> None:
     if unknown or not tiers:
         wrong = f"no tier {unknown[0]!r}" if unknown else "no tiers given"
         raise ValueError(f"{wrong}; choose from {', '.join(TIERS)}")
-
-
-@functools.lru_cache(maxsize=4)
-def _epoch(split: str, tiers: tuple[str, ...], seed: int, epoch: int) -> list[Task]:
-    order = list(_pool(split, tiers))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
 
 
 @functools.lru_cache(maxsize=16)

@@ -6,8 +6,8 @@ published split. Each use has its own range of seeds, so that no task serves two
 
 import dataclasses
 import functools
-import random
 
+from sera_jax.worlds.epochs import in_epochs
 from sera_jax.worlds.textworld_sync.generator import BANDS, FAMILIES, generate, generate_task
 from sera_jax.worlds.textworld_sync.tasks import Task
 
@@ -39,7 +39,8 @@ def training_tasks(config, seed: int, step: int, count: int) -> list[Task]:
     if config.source == "fresh":
         tasks = fresh("train", tuple(config.tiers), seed * SEEDS_A_RUN + step * count, count)
     else:
-        tasks = _published(config.source, tuple(config.tiers), seed, step * count, count)
+        pool = _pool(config.source, tuple(config.tiers))
+        tasks = in_epochs(pool, seed, step * count, count)
     if config.action_budget:
         tasks = [dataclasses.replace(task, action_budget=config.action_budget) for task in tasks]
     return tasks
@@ -61,22 +62,6 @@ def _evaluation_set(name: str, config) -> list[Task]:
         in_turn = [group[i] for i in range(longest) for group in by_family if i < len(group)]
         tasks += in_turn[: config.tasks]
     return tasks
-
-
-def _published(split: str, tiers: tuple[str, ...], seed: int, start: int, count: int) -> list[Task]:
-    """`count` places from `start` on in an endless sequence of epochs, each shuffled anew."""
-    size = len(_pool(split, tiers))
-    return [
-        _epoch(split, tiers, seed, place // size)[place % size]
-        for place in range(start, start + count)
-    ]
-
-
-@functools.lru_cache(maxsize=4)
-def _epoch(split: str, tiers: tuple[str, ...], seed: int, epoch: int) -> list[Task]:
-    order = list(_pool(split, tiers))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
 
 
 @functools.lru_cache(maxsize=4)
