@@ -292,8 +292,9 @@ async def held_out(run: Run, when: str) -> dict[str, list] | None:
         return None
     if hosts.count() > 1:
         results = {name: hosts.interleaved(hosts.gather(own)) for name, own in results.items()}
-    for name, records in results.items() if hosts.count() > 1 and hosts.is_first() else ():
-        metrics.rewrite_lines(run.folder / f"evaluation_{when}_{name}.jsonl", records)
+        if hosts.is_first():
+            for name, records in results.items():
+                metrics.rewrite_lines(run.folder / f"evaluation_{when}_{name}.jsonl", records)
     return results
 
 

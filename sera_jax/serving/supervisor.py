@@ -69,11 +69,8 @@ class Supervisor:
         `hang_timeout`; it is looked at every `interval`. More than `restarts` of one server within
         `window` seconds are taken for a fault that will not pass.
         """
-        self._start, self._first, self._last_synced = (
-            start,
-            Weights(str(first), "default"),
-            last_synced,
-        )
+        self._start, self._last_synced = start, last_synced
+        self._first = Weights(str(first), "default")
         self._log, self._count = pathlib.Path(log), count
         self._ready_timeout, self._hang_timeout = ready_timeout, hang_timeout
         self._interval, self._restarts, self._window = interval, restarts, window
