@@ -32,7 +32,7 @@ class Child:
     port: int
     log: pathlib.Path
     process: subprocess.Popen
-    answered: float  # when it last did
+    deadline: float  # it has to answer before
     complaint: str = ""  # of its client
     loading: str = ""  # the checkpoint that it starts from, until it answers
     deaths: deque[float] = field(default_factory=deque)
@@ -101,10 +101,10 @@ class Supervisor:
                 stem = f"{self._log.stem}{number if self._count > 1 else ''}"
                 log = self._log.with_name(f"{stem}{self._log.suffix}")
                 process = self._start(self._first.path, self._first.version, port, log)
-                self.children.append(Child(port, log, process, time.monotonic()))
-            deadline = time.monotonic() + self._ready_timeout
+                deadline = time.monotonic() + self._ready_timeout
+                self.children.append(Child(port, log, process, deadline))
             for child in self.children:
-                self._wait_until_ready(child, deadline)
+                self._wait_until_ready(child)
         except BaseException:
             self._end_all()
             raise
@@ -116,20 +116,20 @@ class Supervisor:
         self._thread.join(self._hang_timeout)
         self._end_all()
 
-    def _wait_until_ready(self, child: Child, deadline: float) -> None:
+    def _wait_until_ready(self, child: Child) -> None:
         while not answers(child.url, timeout=5.0):
             if child.process.poll() is not None:
                 raise PolicyServerError(
                     f"the policy server {how_it_ended(child.process)}: {last_line(child.log)} "
                     f"(log: {child.log})"
                 )
-            if time.monotonic() > deadline:
+            if time.monotonic() > child.deadline:
                 raise PolicyServerError(
                     f"the policy server was not ready after {self._ready_timeout:g} s "
                     f"(log: {child.log})"
                 )
             time.sleep(0.1)
-        child.answered = time.monotonic()
+        child.deadline = time.monotonic() + self._hang_timeout
 
     # ---- the thread ----------------------------------------------------------------------------
 
@@ -149,10 +149,14 @@ class Supervisor:
             self.counters["servers_hung"] += 1
             return f"is of no use ({child.complaint})"
         if answers(child.url, timeout=min(self._hang_timeout, 10.0)):
-            child.answered, child.loading = time.monotonic(), ""
-        elif time.monotonic() - child.answered > self._hang_timeout:
+            child.deadline, child.loading = time.monotonic() + self._hang_timeout, ""
+            return ""
+        now = time.monotonic()
+        if now > child.deadline:
             self.counters["servers_hung"] += 1
-            return f"did not answer for {self._hang_timeout:g} s"
+            return "did not answer in time"
+        if listens(child.port):  # it has started, even if nobody saw it answer
+            child.deadline = min(child.deadline, now + self._hang_timeout)
         return ""
 
     def _restart(self, child: Child, problem: str) -> None:
@@ -181,12 +185,8 @@ class Supervisor:
         except (OSError, PolicyServerError) as error:
             self.failure = f"the policy server {child.url} cannot be restarted: {error}"
             return
-        self._starting(child)
-
-    def _starting(self, child: Child) -> None:
-        """Gives a fresh process the time that it may take before it answers."""
         child.complaint = ""
-        child.answered = time.monotonic() + self._ready_timeout - self._hang_timeout
+        child.deadline = time.monotonic() + self._ready_timeout
 
     def _end_all(self) -> None:
         for child in self.children:
@@ -202,6 +202,15 @@ def answers(url: str, timeout: float) -> bool:
             return answer.status == 200
     except (OSError, http.client.HTTPException):
         return False
+
+
+def listens(port: int) -> bool:
+    """Whether a process has the port, be it stopped: then the kernel still takes connections."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def end(process: subprocess.Popen, grace: float) -> None:

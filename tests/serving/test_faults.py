@@ -29,7 +29,7 @@ from sera_jax.serving import fleet, weight_sync
 from sera_jax.serving.client import PolicyClient
 from sera_jax.serving.control import Weights
 from sera_jax.serving.errors import PolicyServerError, ServersLost
-from sera_jax.serving.supervisor import Supervisor
+from sera_jax.serving.supervisor import Supervisor, listens
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -218,8 +218,23 @@ def test_a_dead_or_hung_server_is_restarted_with_the_last_good_weights(how, tmp_
 
     supervised(tmp_path, use, weights=Weights("/weights/7", "7"))
     out = capsys.readouterr().out
-    seen = "was ended by SIGKILL" if how == signal.SIGKILL else "did not answer for 0.5 s"
+    seen = "was ended by SIGKILL" if how == signal.SIGKILL else "did not answer in time"
     assert seen in out and "restarting it with weights '7'" in out and "is back after" in out
+
+
+def test_a_server_that_hangs_before_it_was_seen_to_answer_is_restarted_too(tmp_path):
+    """NEVER is what a start may take: whoever has the port has started."""
+
+    async def use(policy, keeper):
+        child = keeper.children[0]
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            before = child.process
+            os.kill(before.pid, how)
+            await until(lambda old=before: child.process is not old and listens(child.port))
+        assert await answers(policy) == {"default"}
+        assert counted(policy, "servers_ended", "servers_hung") == (1, 1)
+
+    supervised(tmp_path, use, interval=0.5)
 
 
 def test_what_a_restarting_server_reads_is_kept_until_it_answers(tmp_path):
