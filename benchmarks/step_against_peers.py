@@ -8,9 +8,10 @@
         --torch .peers/torch/bin/python
 
 A Qwen3 of 8 layers x 512 and V = 151,936 in float32; the loss is CISPO. `full` holds all logits at
-once, `chunked` 128 places at a time. All take turns, each in a process of its own; the median round
-is printed. CPU seconds are those of all threads, the peak that of the whole process. Loss and
-gradient norms must agree to 1e-4, else the run ends with an error.
+once, `chunked` 128 places at a time. Ours keeps of a layer the matrix products (`remat` "dots").
+All take turns, each in a process of its own; the median round is printed. CPU seconds are those of
+all threads, the peak that of the whole process in its steps, heap left by compilation given back
+before. Loss and gradient norms must agree to 1e-4, else the run ends with an error.
 """
 
 import argparse

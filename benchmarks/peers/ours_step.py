@@ -14,7 +14,7 @@ folder, inputs, kind, steps = measured.arguments()
 params, config = huggingface.load(folder)
 rows, time = inputs["mask"].shape
 chunk = time if kind == "full" else 128
-setup = train_step.Setup(config, None, chunk=chunk)
+setup = train_step.Setup(config, None, chunk=chunk, remat="dots")
 ones = np.ones((rows, time), np.int32)
 batch = batching.Batch(
     tokens=inputs["tokens"][:, :-1],

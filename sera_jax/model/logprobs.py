@@ -77,10 +77,10 @@ def loss_gradients(
         for axis in rows[0] if rows else ():
             sums = jax.lax.psum(sums, axis)
             if axis == split[1]:
-                d_matrix = jax.lax.psum_scatter(d_matrix, axis, scatter_dimension=1, tiled=True)
+                d_matrix = jax.lax.psum_scatter(d_matrix, axis, scatter_dimension=0, tiled=True)
             else:
                 d_matrix = jax.lax.psum(d_matrix, axis)
-        return sums, d_matrix, d_hidden
+        return sums, d_matrix.T, d_hidden
 
     run = on_one_device
     if mesh is not None:
@@ -95,7 +95,11 @@ def loss_gradients(
 
 
 def _chunked(shard: "_Shard", hidden, batch, objective, chunk: int):
-    """`loss_gradients` for the rows of one device and its part of the vocabulary."""
+    """`loss_gradients` for the rows of one device and its part of the vocabulary.
+
+    The matrix's gradient is [D, v]: summed up the other way round it would take a transposed copy
+    of the logits' gradient, which is larger.
+    """
     time = hidden.shape[1]
     several = chunk < time
     if several:  # a stable sort, so that equal batches give equal sums
@@ -115,7 +119,7 @@ def _chunked(shard: "_Shard", hidden, batch, objective, chunk: int):
         return jax.lax.cond(jnp.any(xs[1].mask), work, idle, carry, xs)
 
     sums = jax.eval_shape(objective, jnp.zeros(batch.targets.shape), batch)
-    zeros = (_zeros(sums), jnp.zeros(shard.matrix.shape, jnp.float32))
+    zeros = (_zeros(sums), jnp.zeros(shard.matrix.shape[::-1], jnp.float32))
     pieces = _split((hidden, batch), min(chunk, time))
     (sums, d_matrix), d_hidden = jax.lax.scan(step if several else work, zeros, pieces)
     d_hidden = _join(d_hidden, time)
@@ -158,7 +162,7 @@ class _Shard:
         d_logits = (d_logits / self.temperature).astype(hidden.dtype)
         product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
         d_hidden = self._over(jax.lax.psum, product("bcv,vd->bcd", d_logits, self.matrix))
-        return sums, d_hidden.astype(hidden.dtype), product("bcv,bcd->vd", d_logits, hidden)
+        return sums, d_hidden.astype(hidden.dtype), product("bcd,bcv->dv", hidden, d_logits)
 
     def _over(self, reduce: Callable, x: jax.Array) -> jax.Array:
         return x if self.vocab_axis is None else reduce(x, self.vocab_axis)

@@ -53,7 +53,7 @@ sums = train_step._zeros(state.params, train_step._metric_names("cispo"), setup)
 batch = train_step.place_batch(batches[0], mesh)
 program = train_step._accumulate.lower(sums, state.params, batch, "cispo", setup).compile()
 loops, entry = program.as_text().split("\nENTRY ")
-for kind, shape in (("all-gather", "20,16"), ("reduce-scatter", "20,8")):
+for kind, shape in (("all-gather", "20,16"), ("reduce-scatter", "8,20")):
     head = re.compile(rf"f32\[{shape}\]\S* {kind}\(.*shard_map")
     assert len(head.findall(entry)) == 1 and not head.findall(loops), kind
 
