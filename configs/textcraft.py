@@ -6,7 +6,7 @@
 
 The benchmark's package (4 MB) is installed on first use. `small` makes its own policy of under a
 million parameters, which learns to ask for recipes in worlds whose items have changed their names,
-and trains it on fresh easy tasks of the published world.
+and trains it on fresh easy and medium tasks of the published world.
 
 `paper` is the published setting; it needs accelerators, the weights and SGLang servers. Unmeasured.
 
@@ -33,23 +33,24 @@ def small() -> ml_collections.ConfigDict:
     config.rollout.context_length = 512
     config.rollout.max_new_tokens = 64
     # Nothing in the objective charges for a child, so a small policy over-delegates: bounded here.
-    config.rollout.max_children = 8
+    config.rollout.max_children = 12
     config.train.row_lengths = (256, 512)
     config.train.learning_rate = 2e-4
+    config.train.steps = 40
 
     config.tasks.source = "fresh"  # new tasks of the train fold, or "train": the published split
-    config.tasks.tiers = ("easy",)  # a policy this small wins too few of the others to learn by
+    config.tasks.tiers = ("easy", "medium")  # too few of the others are won to learn by
 
-    config.eval.tasks = 100  # a tier and set
+    config.eval.tasks = 200  # a tier and set
     config.eval.at_most = ml_collections.ConfigDict({"hard": 10, "extreme": 10})  # they take long
     config.eval.tiers = ("easy", "medium", "hard", "extreme")
     config.eval.sets = ("fresh", "test")  # targets of their own, the published val split
 
     config.warmstart.tiers = ("easy", "medium")
-    config.warmstart.tasks = 800  # demonstration trees
+    config.warmstart.tasks = 1600  # demonstration trees
     config.warmstart.context_length = 512
     config.warmstart.vocabulary = 2_048
-    config.warmstart.steps = 1600
+    config.warmstart.steps = 4000
     return config
 
 
