@@ -137,35 +137,47 @@ class _Shard:
     vocab_axis: str | None = None
 
     def logprobs(self, hidden: jax.Array, targets: jax.Array):
-        """hidden [B, t, D], targets [B, t] -> log-probs [B, t], and what their gradient needs."""
-        product = jnp.einsum("bcd,vd->bcv", hidden, self.matrix, preferred_element_type=jnp.float32)
+        """hidden [B, t, D], targets [B, t] -> log-probs [B, t], and what their gradient needs.
+
+        Inside, all places lie along one axis: that lets XLA keep one array of logits, which each
+        step overwrites.
+        """
+        shape, hidden, targets = targets.shape, _flat(hidden), targets.reshape(-1)
+        product = jnp.einsum("td,vd->tv", hidden, self.matrix, preferred_element_type=jnp.float32)
         logits = product / self.temperature
         if self.vocab_axis is not None:
             targets = targets - self.matrix.shape[0] * jax.lax.axis_index(self.vocab_axis)
-        # A masked sum in place of a gather: it stays local where the vocabulary is sharded.
-        wanted = jnp.arange(logits.shape[-1]) == targets[..., None]
-        chosen = self._over(jax.lax.psum, jnp.sum(jnp.where(wanted, logits, 0.0), axis=-1))
+        held = (targets >= 0) & (targets < self.matrix.shape[0])
+        chosen = jnp.take_along_axis(logits, jnp.where(held, targets, 0)[:, None], axis=1)
+        chosen = self._over(jax.lax.psum, jnp.where(held, chosen[:, 0], 0.0))
         largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
         largest = self._over(jax.lax.pmax, largest)
         powers = jnp.exp(logits - largest)
         total = self._over(jax.lax.psum, jnp.sum(powers, axis=-1, keepdims=True))
-        return chosen - (jnp.log(total) + largest)[..., 0], (wanted, powers, total)
+        logprobs = chosen - (jnp.log(total) + largest)[:, 0]
+        return logprobs.reshape(shape), (targets, powers, total)
 
     def gradients(self, hidden: jax.Array, part: Any, objective: Callable):
         """Sums of one chunk, and the gradients of their loss in `hidden` and in the matrix."""
-        logprobs, (wanted, powers, total) = self.logprobs(hidden, part.targets)
+        logprobs, (targets, powers, total) = self.logprobs(hidden, part.targets)
         sums, pull = jax.vjp(lambda values: objective(values, part), logprobs)
         (slope,) = pull(_zeros(sums) | {"loss": jnp.ones(())})
-        slope = slope[..., None]
+        slope = slope.reshape(-1, 1)
+        wanted = jnp.arange(powers.shape[1]) == targets[:, None]
         d_logits = jnp.where(wanted, slope, 0.0) - powers * (slope / total)
         # In the type of the product that it is the gradient of; sums stay float32.
         d_logits = (d_logits / self.temperature).astype(hidden.dtype)
         product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        d_hidden = self._over(jax.lax.psum, product("bcv,vd->bcd", d_logits, self.matrix))
-        return sums, d_hidden.astype(hidden.dtype), product("bcd,bcv->dv", hidden, d_logits)
+        d_hidden = self._over(jax.lax.psum, product("tv,vd->td", d_logits, self.matrix))
+        d_hidden = d_hidden.astype(hidden.dtype).reshape(hidden.shape)
+        return sums, d_hidden, product("td,tv->dv", _flat(hidden), d_logits)
 
     def _over(self, reduce: Callable, x: jax.Array) -> jax.Array:
         return x if self.vocab_axis is None else reduce(x, self.vocab_axis)
+
+
+def _flat(hidden: jax.Array) -> jax.Array:
+    return hidden.reshape(-1, hidden.shape[-1])
 
 
 def _zeros(shapes: Any) -> Any:

@@ -127,4 +127,15 @@ def test_no_value_of_a_step_is_time_by_vocabulary():
         found = [s for s in shapes(jaxpr) if vocabulary in s and math.prod(s) >= time * vocabulary]
         assert found == []
         # The walk does reach the chunks.
-        assert (2, 64, vocabulary) in set(shapes(jaxpr))
+        assert (2 * 64, vocabulary) in set(shapes(jaxpr))
+
+
+def test_a_step_without_chunks_holds_one_array_of_logits():
+    time, vocabulary = 256, 20_000
+    config = dataclasses.replace(CONFIG, vocab_size=vocabulary)
+    setup = train_step.Setup(config, None, chunk=time)
+    batch = half_trained(jnp.ones((1, time), jnp.int32))
+    params = jax.eval_shape(lambda key: qwen3.init(key, config), jax.random.key(0))
+    step = jax.jit(lambda p: train_step.gradients(p, batch, "cispo", setup))
+    temporaries = step.lower(params).compile().memory_analysis().temp_size_in_bytes
+    assert 1.0 <= temporaries / (4 * time * vocabulary) < 1.5
