@@ -121,6 +121,7 @@ def _opening(assignment: Assignment, episode: Episode) -> tuple[int, ...]:
         depth=assignment.depth,
         max_depth=episode.config.max_depth,
         max_steps=assignment.max_steps,
+        helper_steps=episode.config.max_steps,
         can_delegate=episode.may_delegate(assignment.depth),
         context=assignment.context,
     )

@@ -65,12 +65,14 @@ class Prompts:
         depth: int,
         max_depth: int,
         max_steps: int,
+        helper_steps: int,
         can_delegate: bool,
         context: str = "",
     ) -> list[int]:
         """Ids of a node's first prompt, generation prompt included. `goal` None: the root.
 
-        `context` is what the parent said besides the goal.
+        `helper_steps` are what a child may take at most; `context` is what the parent said besides
+        the goal.
         """
         values = dict(
             task=task,
@@ -78,6 +80,7 @@ class Prompts:
             depth=depth,
             max_depth=max_depth,
             max_steps=max_steps,
+            helper_steps=helper_steps,
             can_delegate=can_delegate,
             context=context,
             first=self.observation(world, agent, None),

@@ -15,7 +15,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-LIMITS = dict(depth=0, max_depth=3, max_steps=20, can_delegate=True)
+LIMITS = dict(depth=0, max_depth=3, max_steps=20, helper_steps=20, can_delegate=True)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,12 @@ def test_delegation_is_offered_only_where_it_is_possible(tokenizer, task):
     world = tws.World(task)
     assert "<delegate>" in text_of(full, full.opening(task, None, world, "root", **LIMITS))
     assert "<delegate>" not in text_of(full, full.opening(task, None, world, "root", **alone))
+
+
+def test_an_agent_with_few_turns_knows_that_its_helpers_have_the_usual_ones(tokenizer, task):
+    full, few = Prompts(chatml(tokenizer), "textworld_sync", "full"), LIMITS | {"max_steps": 8}
+    text = text_of(full, full.opening(task, None, tws.World(task), "root", **few))
+    assert "You have 8 turns" in text and "has 20 turns" in text
 
 
 def test_turns_join_to_the_conversation_as_the_template_renders_it(prompts, task):

@@ -91,6 +91,8 @@ def test_full_prompts_offer_helpers_where_there_may_be_some(tokenizer, world):
     assert '<delegate>{"goal": "Craft the following items:' in opening(prompts, world)
     assert "<delegate>" not in opening(prompts, world, can_delegate=False)
     assert "71 raw_a1" in opening(prompts, world)
+    few = opening(prompts, world, max_steps=8)
+    assert "You have 8 turns" in few and "has 20 turns" in few
 
 
 def test_every_line_of_a_step_is_answered(prompts, world):
