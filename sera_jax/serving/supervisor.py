@@ -13,6 +13,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable
@@ -117,7 +118,7 @@ class Supervisor:
         self._end_all()
 
     def _wait_until_ready(self, child: Child) -> None:
-        while not answers(child.url, timeout=5.0):
+        while health(child.url, timeout=5.0) != 200:
             if child.process.poll() is not None:
                 raise PolicyServerError(
                     f"the policy server {how_it_ended(child.process)}: {last_line(child.log)} "
@@ -148,14 +149,15 @@ class Supervisor:
         if child.complaint:
             self.counters["servers_hung"] += 1
             return f"is of no use ({child.complaint})"
-        if answers(child.url, timeout=min(self._hang_timeout, 10.0)):
+        status = health(child.url, timeout=min(self._hang_timeout, 10.0))
+        if status == 200:
             child.deadline, child.loading = time.monotonic() + self._hang_timeout, ""
             return ""
         now = time.monotonic()
         if now > child.deadline:
             self.counters["servers_hung"] += 1
             return "did not answer in time"
-        if listens(child.port):  # it has started, even if nobody saw it answer
+        if not status and listens(child.port):  # it has started, even if nobody saw it answer
             child.deadline = min(child.deadline, now + self._hang_timeout)
         return ""
 
@@ -195,13 +197,15 @@ class Supervisor:
             end(child.process, grace=10.0)
 
 
-def answers(url: str, timeout: float) -> bool:
-    """Whether the server says that it is well."""
+def health(url: str, timeout: float) -> int:
+    """The status of the server's answer, 200 where it is well; 0 without one."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=timeout) as answer:
-            return answer.status == 200
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code  # SGLang's is 503 while it warms up
     except (OSError, http.client.HTTPException):
-        return False
+        return 0
 
 
 def listens(port: int) -> bool:

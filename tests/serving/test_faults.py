@@ -6,8 +6,12 @@ real ones while trees grow.
 
 import asyncio
 import contextlib
+import http.server
+import math
 import os
 import signal
+import subprocess
+import threading
 
 import pytest
 from fake_server import (
@@ -29,7 +33,7 @@ from sera_jax.serving import fleet, weight_sync
 from sera_jax.serving.client import PolicyClient
 from sera_jax.serving.control import Weights
 from sera_jax.serving.errors import PolicyServerError, ServersLost
-from sera_jax.serving.supervisor import Supervisor, listens
+from sera_jax.serving.supervisor import Child, Supervisor, listens
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -235,6 +239,28 @@ def test_a_server_that_hangs_before_it_was_seen_to_answer_is_restarted_too(tmp_p
         assert counted(policy, "servers_ended", "servers_hung") == (1, 1)
 
     supervised(tmp_path, use, interval=0.5)
+
+
+def test_a_starting_server_that_says_it_is_not_ready_keeps_its_time(tmp_path):
+    class NotReady(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(503)
+
+        def log_message(self, *_):
+            pass
+
+    keeper = Supervisor(start_fake, "/w", tmp_path / "s.log", hang_timeout=0.2)
+    with (
+        http.server.HTTPServer(("127.0.0.1", 0), NotReady) as server,
+        subprocess.Popen(["sleep", "60"]) as process,
+    ):
+        child = Child(server.server_port, tmp_path / "s.log", process, deadline=math.inf)
+        assert keeper._problem(child) == "" and child.deadline < math.inf  # it takes connections
+        child.deadline = math.inf
+        threading.Thread(target=server.serve_forever).start()
+        assert keeper._problem(child) == "" and child.deadline == math.inf
+        server.shutdown()
+        process.kill()
 
 
 def test_what_a_restarting_server_reads_is_kept_until_it_answers(tmp_path):
