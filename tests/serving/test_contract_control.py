@@ -18,6 +18,7 @@ from sera_jax.serving.client import PolicyClient
 from sera_jax.serving.errors import PolicyServerError, RequestRejected, UpdateRefused
 
 LONG = 200  # tokens: time to meet a request half-way
+DELAYS = [0.002 * 1.6**k for k in range(16)]  # seconds until it is tried; machines differ
 
 
 def sglang_requests(endpoint):
@@ -59,10 +60,10 @@ def half_way(endpoint, act, met, prompt, body=None, prepare=lambda: None):
 
     How long that takes varies with what else the machine does: tried until the answer is `met`.
     """
-    for attempt in range(12):
+    for delay in DELAYS:
         prepare()
         wait = in_background(endpoint, prompt, body, max_new_tokens=LONG, temperature=1.0)
-        time.sleep(0.01 * 1.6**attempt)
+        time.sleep(delay)
         act()
         answer = wait()
         if met(answer):
@@ -187,12 +188,12 @@ def put_back(endpoint, act, wanted):
 
     Some may have ended before the pause, or come after it: tried until they end as `wanted`.
     """
-    for attempt in range(12):
+    for delay in DELAYS:
         waits = {
             rid: in_background(endpoint, prompt_of(15), {"rid": rid}, max_new_tokens=LONG)
             for rid in wanted
         }
-        time.sleep(0.02 * 1.4**attempt)
+        time.sleep(delay)
         with paused(endpoint):
             act()
         ends = {rid: wait()["meta_info"]["finish_reason"]["type"] for rid, wait in waits.items()}
