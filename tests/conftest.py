@@ -38,4 +38,4 @@ def textcraft_data() -> pathlib.Path:
     try:
         return package.folder()
     except package.Unavailable as error:
-        pytest.skip(str(error))
+        pytest.skip(f"runs where platoon-textcraft is, or can be fetched: {error}")

@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sera_jax.serving.errors import PolicyServerError
+from sera_jax.serving.supervisor import health
 
 READY = "Policy server ready at "
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -58,7 +57,7 @@ def wait_until_healthy(process: subprocess.Popen, log: str | pathlib.Path, timeo
     while time.monotonic() < deadline:
         lines = pathlib.Path(log).read_text(errors="replace").splitlines()
         url = next((line.removeprefix(READY) for line in lines if line.startswith(READY)), None)
-        if url and _healthy(url):
+        if url and health(url, timeout=5.0) == 200:
             return url
         if process.poll() is not None:
             raise PolicyServerError(
@@ -87,14 +86,6 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it went before we asked
         sys.exit("the process that started the policy server is gone")
-
-
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5.0) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def _last(lines: Sequence[str]) -> str:

